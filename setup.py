@@ -21,7 +21,11 @@ setup(
     package_dir={LIBRARY: "configs"},
     package_data={
         "trajformer": ["py.typed", "*.pyi"],
-        "trajformer.recipes": ["weights/*.yaml", "weights/*.safetensors", "weights/*/*.safetensors"],
+        "trajformer.recipes": [
+            "weights/*.yaml",
+            "weights/*.safetensors",
+            "weights/*/*.safetensors",
+        ],
         LIBRARY: ["*.yaml", "*/*.yaml"],
     },
     entry_points={"console_scripts": ["trajformer = trajformer.cli:main"]},
@@ -45,7 +49,13 @@ setup(
         "logs": ["tensorboard>=2.15"],
         "argoverse": ["av2>=0.3"],
         "ray": ["ray>=2.30"],
-        "heads": ["sentencepiece>=0.2", "sacrebleu>=2.4", "pycocotools>=2.0.7", "scikit-learn>=1.4", "pillow>=10"],
+        "heads": [
+            "sentencepiece>=0.2",
+            "sacrebleu>=2.4",
+            "pycocotools>=2.0.7",
+            "scikit-learn>=1.4",
+            "pillow>=10",
+        ],
         "dev": [
             "pytest>=8",
             "pytest-xdist",

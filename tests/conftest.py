@@ -10,10 +10,14 @@ import pytest
 from hypothesis import settings
 from support.cli import error_line
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # a test process a core: more threads than that wait for each other many times over
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # a test process a core: more threads than that wait for each other many times over
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("any machine", deadline=None)  # by default an example fails if it takes 200 ms
+settings.register_profile(
+    "any machine", deadline=None
+)  # by default an example fails if it takes 200 ms
 settings.load_profile("any machine")
 REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
 
@@ -35,7 +39,11 @@ def unpack(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
     def run(name: str, *words: str) -> Path:
         out = tmp_path_factory.mktemp(name)
-        subprocess.run([sys.executable, real_data / name / "unpack.py", out, *words], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, real_data / name / "unpack.py", out, *words],
+            check=True,
+            capture_output=True,
+        )
         return out
 
     return run
@@ -48,7 +56,9 @@ def interaction_slice(unpack: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def fails(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
     """The error message of a command line that runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return lambda *words: error_line(capsys, *words)

@@ -50,7 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     entries, commands = "", []
     for _, name, _, text in BLOCKS:
         if name == "entry_points":
-            entries += "".join(f"[{group}]\n" + lines.replace('"', "") for group, lines in ENTRY.findall(text))
+            entries += "".join(
+                f"[{group}]\n" + lines.replace('"', "") for group, lines in ENTRY.findall(text)
+            )
         elif name:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -59,10 +61,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_forecasting" / "__init__.py").touch()
     metadata = folder / "my_forecasting-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my_forecasting\nVersion: 1.0\n")
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: my_forecasting\nVersion: 1.0\n"
+    )
     (metadata / "entry_points.txt").write_text(entries)
     path = os.pathsep.join([str(folder), str(ROOT)])
-    done = run_python("-c", PROGRAM.format(commands=commands), cwd=folder, env=environment(PYTHONPATH=path), timeout=300)
+    done = run_python(
+        "-c",
+        PROGRAM.format(commands=commands),
+        cwd=folder,
+        env=environment(PYTHONPATH=path),
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert done.stdout.strip().splitlines()[-1].startswith("3 passed")
     return folder

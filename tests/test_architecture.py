@@ -13,7 +13,8 @@ import pytest
 from draw_architecture import ROOT, ImportGraph, imported_modules, source_files
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 600, 80, 8
-MAX_NAMES, MAX_NODES, MAX_LEVELS, MAX_EDGES = 14, 16, 10, 80
+MAX_NAMES, MAX_NODES, MAX_LEVELS, MAX_EDGES = 14, 17, 11, 90
+COMMON = {"trajformer.errors", "trajformer.config"}  # every package may import them
 PRINTING = ("trajformer.cli", "tools")  # modules that may print
 FORBIDDEN_LIBRARIES = {  # package: libraries that it must not import, anywhere
     "trajformer": {"torch_geometric"},
@@ -24,7 +25,10 @@ FORBIDDEN_LIBRARIES = {  # package: libraries that it must not import, anywhere
     "trajformer.models": {"lightning", "jsonargparse"},
     "trajformer.recipes": {"lightning", "jsonargparse"},
 }
-LAZY_LIBRARIES = {("trajformer.scenes", "pandas"), ("trajformer", "torch_geometric")}  # allowed inside functions
+LAZY_LIBRARIES = {
+    ("trajformer.scenes", "pandas"),
+    ("trajformer", "torch_geometric"),
+}  # allowed inside functions
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -54,7 +58,9 @@ def allowed_imports() -> dict[str, set[str]]:
     """The table of docs/architecture.md: packages that each package may import."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = text[text.index("| package | may import |") :].split("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+    ]
     names = [row[0].strip("`") for row in rows]
 
     def full(name: str) -> str:
@@ -63,9 +69,13 @@ def allowed_imports() -> dict[str, set[str]]:
     allowed = {}
     for name, row in zip(names, rows, strict=True):
         words = re.sub(r"\([^)]*\)", "", row[1])
-        imported = names if words.startswith("everything") else [word for word in re.split(r"[ ,]+", words) if word in names]
-        allowed[full(name)] = {full(other) for other in imported} | {"trajformer.errors"}
-    return allowed | {"trajformer.errors": set()}
+        imported = (
+            names
+            if words.startswith("everything")
+            else [word for word in re.split(r"[ ,]+", words) if word in names]
+        )
+        allowed[full(name)] = {full(other) for other in imported} | COMMON
+    return allowed | {"trajformer.errors": set(), "trajformer.config": {"trajformer.errors"}}
 
 
 def functions(module: str) -> Iterator[tuple[str, Function, bool]]:
@@ -104,7 +114,9 @@ def names_used(module: str) -> Iterator[tuple[str, int]]:
 def test_packages_import_only_what_the_table_allows() -> None:
     """Imports inside functions and under TYPE_CHECKING count."""
     allowed = allowed_imports()
-    forbidden = {pair: where for pair, where in graph().edges.items() if pair[1] not in allowed[pair[0]]}
+    forbidden = {
+        pair: where for pair, where in graph().edges.items() if pair[1] not in allowed[pair[0]]
+    }
     assert forbidden == {}
 
 
@@ -134,13 +146,15 @@ def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
     [
         ("data_prep.readers", {"data_prep.reader", "trajformer"}),
         ("data_prep.engine", {"data_prep.reader", "trajformer"}),
-        ("data_prep.synthetic", {"trajformer.errors"}),
+        ("data_prep.synthetic", COMMON),
     ],
 )
 def test_parts_of_data_prep_are_separate(part: str, may_import: set[str]) -> None:
     for module in library():
         if module.startswith(part):
-            others = {m for m in imported_modules(tree(module), set(library())) if not m.startswith(part)}
+            others = {
+                m for m in imported_modules(tree(module), set(library())) if not m.startswith(part)
+            }
             strangers = {m for m in others if not {m, m.split(".")[0]} & may_import}
             assert strangers == set(), f"{module} imports {strangers}"
 
@@ -151,9 +165,20 @@ def test_lower_packages_do_not_import_heavy_libraries() -> None:
         for package, banned in FORBIDDEN_LIBRARIES.items():
             if module == package or module.startswith(f"{package}."):
                 lazy = {name for name in banned if (package, name) in LAZY_LIBRARIES}
-                top_level = {alias.name.split(".")[0] for node in tree(module).body for alias in getattr(node, "names", [])}
-                top_level |= {str(node.module).split(".")[0] for node in tree(module).body if isinstance(node, ast.ImportFrom)}
-                found += [f"{module}: {name}" for name in sorted((_libraries(module) & (banned - lazy)) | (top_level & lazy))]
+                top_level = {
+                    alias.name.split(".")[0]
+                    for node in tree(module).body
+                    for alias in getattr(node, "names", [])
+                }
+                top_level |= {
+                    str(node.module).split(".")[0]
+                    for node in tree(module).body
+                    if isinstance(node, ast.ImportFrom)
+                }
+                found += [
+                    f"{module}: {name}"
+                    for name in sorted((_libraries(module) & (banned - lazy)) | (top_level & lazy))
+                ]
     assert found == []
 
 
@@ -166,14 +191,25 @@ def _libraries(module: str) -> set[str]:
 
 def test_imports_are_absolute_no_except_is_bare_and_only_commands_print() -> None:
     nodes = [(m, node) for m in sources() for node in ast.walk(tree(m))]
-    assert [f"{m}:{node.lineno}" for m, node in nodes if isinstance(node, ast.ImportFrom) and node.level] == []
-    assert [f"{m}:{node.lineno}" for m, node in nodes if isinstance(node, ast.ExceptHandler) and node.type is None] == []
+    assert [
+        f"{m}:{node.lineno}" for m, node in nodes if isinstance(node, ast.ImportFrom) and node.level
+    ] == []
+    assert [
+        f"{m}:{node.lineno}"
+        for m, node in nodes
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ] == []
     silent = [m for m in library() if not m.startswith(PRINTING)]
-    assert [f"{m}:{call.lineno}" for m in silent for name, call in calls(m) if name == "print"] == []
+    assert [
+        f"{m}:{call.lineno}" for m in silent for name, call in calls(m) if name == "print"
+    ] == []
 
 
 def test_files_and_functions_are_short_and_names_are_few() -> None:
-    lengths = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in sources().items()}
+    lengths = {
+        module: len(path.read_text(encoding="utf-8").splitlines())
+        for module, path in sources().items()
+    }
     assert {module: n for module, n in lengths.items() if n > MAX_FILE_LINES} == {}
     long, wide = {}, {}
     for module in sources():
@@ -182,11 +218,17 @@ def test_files_and_functions_are_short_and_names_are_few() -> None:
             if length > MAX_FUNCTION_LINES:
                 long[name] = length
             parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            is_static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
+            is_static = any(
+                ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list
+            )
             if len(parameters) - (is_method and not is_static) > MAX_PARAMETERS:
                 wide[name] = len(parameters)
     assert (long, wide) == ({}, {})
-    entries = [path.name for path in (ROOT / "trajformer").iterdir() if not path.name.startswith(("_", ".", "py.typed"))]
+    entries = [
+        path.name
+        for path in (ROOT / "trajformer").iterdir()
+        if not path.name.startswith(("_", ".", "py.typed"))
+    ]
     assert len(entries) <= MAX_NAMES, sorted(entries)
     subjects = {part for module in sources() for part in module.split(".")}
     assert not subjects & {"util", "utils", "misc", "helper", "helpers", "common"}
@@ -213,52 +255,105 @@ def test_attention_is_computed_in_one_module() -> None:
 
     Elsewhere, a softmax turns logits of modes or classes into probabilities.
     """
-    kernels = {"scaled_dot_product_attention", "flex_attention", "MultiheadAttention", "multi_head_attention_forward"}
-    softmax = {"softmax", "Softmax", "log_softmax", "LogSoftmax", "Softmax2d", "softmin", "Softmin", "gumbel_softmax"}
+    kernels = {
+        "scaled_dot_product_attention",
+        "flex_attention",
+        "MultiheadAttention",
+        "multi_head_attention_forward",
+    }
+    softmax = {
+        "softmax",
+        "Softmax",
+        "log_softmax",
+        "LogSoftmax",
+        "Softmax2d",
+        "softmin",
+        "Softmin",
+        "gumbel_softmax",
+    }
     ours = {"Transformer", "TransformerConfig"}  # of heads/translation
     scores = {"trajformer.models.modes", "trajformer.models.se2former"}  # probabilities of modes
     found = []
     for module in library().keys() - {"trajformer.core.attention"} - scores:
-        banned = kernels | softmax if module.startswith(("trajformer.core", "trajformer.models")) else kernels
-        used = [(name, line) for name, line in names_used(module) if name not in ours and "Loss" not in name]
+        banned = (
+            kernels | softmax
+            if module.startswith(("trajformer.core", "trajformer.models"))
+            else kernels
+        )
+        used = [
+            (name, line)
+            for name, line in names_used(module)
+            if name not in ours and "Loss" not in name
+        ]
         if module.endswith(".loss"):  # probabilities of modes
             banned = kernels
-        found += [f"{module}:{line}: {name}" for name, line in used if name in banned or name.startswith("Transformer")]
+        found += [
+            f"{module}:{line}: {name}"
+            for name, line in used
+            if name in banned or name.startswith("Transformer")
+        ]
     assert found == []
-    assert {"scaled_dot_product_attention", "softmax"} <= {name for name, _ in names_used("trajformer.core.attention")}
+    assert {"scaled_dot_product_attention", "softmax"} <= {
+        name for name, _ in names_used("trajformer.core.attention")
+    }
 
 
 def test_models_are_not_tested_by_type_outside_their_folder() -> None:
     """No `isinstance` on a model class, except within `trajformer.models`."""
-    classes = {n.name for m in library() if m.startswith("trajformer.models") for n in tree(m).body if _is_forecaster(n)}
+    classes = {
+        n.name
+        for m in library()
+        if m.startswith("trajformer.models")
+        for n in tree(m).body
+        if _is_forecaster(n)
+    }
     assert "MMTransformer" in classes
     found = []
     for module in library():
         if not module.startswith("trajformer.models"):
-            tests = [call for name, call in calls(module) if name == "isinstance" and len(call.args) == 2]
-            found += [f"{module}:{c.lineno}" for c in tests if any(name in ast.unparse(c.args[1]).split(" ") for name in classes)]
+            tests = [
+                call for name, call in calls(module) if name == "isinstance" and len(call.args) == 2
+            ]
+            found += [
+                f"{module}:{c.lineno}"
+                for c in tests
+                if any(name in ast.unparse(c.args[1]).split(" ") for name in classes)
+            ]
     assert found == []
 
 
 def _is_forecaster(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Forecaster" for base in node.bases)
+    return isinstance(node, ast.ClassDef) and any(
+        ast.unparse(base) == "Forecaster" for base in node.bases
+    )
 
 
 def test_checkpoints_are_loaded_as_plain_weights() -> None:
     loads = [(m, call) for m in sources() for name, call in calls(m) if name == "torch.load"]
     assert loads
-    assert [f"{m}:{c.lineno}" for m, c in loads if "weights_only=True" not in map(ast.unparse, c.keywords)] == []
+    assert [
+        f"{m}:{c.lineno}"
+        for m, c in loads
+        if "weights_only=True" not in map(ast.unparse, c.keywords)
+    ] == []
 
 
 def test_test_files_do_not_import_each_other() -> None:
     files = sorted((ROOT / "tests").rglob("*.py"))
     pattern = re.compile(r"^\s*(from|import) (tests\.)?(\w+\.)*test_\w+", re.M)
-    assert [str(path.relative_to(ROOT)) for path in files if pattern.search(path.read_text(encoding="utf-8"))] == []
+    assert [
+        str(path.relative_to(ROOT))
+        for path in files
+        if pattern.search(path.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_make_quick_names_existing_tests_of_every_package() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     paths = re.search(r"^QUICK := (.*)$", text, re.M)[1].split()  # type: ignore[index]
     assert [path for path in paths if not (ROOT / path).exists()] == []
-    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))} - {"tools", "testing"}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))} - {
+        "tools",
+        "testing",
+    }
     assert folders <= {Path(path).parts[1] for path in paths}

@@ -47,7 +47,9 @@ def test_the_path_of_a_scene_names_existing_functions() -> None:
     for name, path in named:
         nodes: list[ast.stmt] = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
         for part in name.split("."):
-            matching = [n for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part]
+            matching = [
+                n for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part
+            ]
             assert matching, f"{path} has no {name}"
             nodes = matching[0].body
 
@@ -73,44 +75,72 @@ def run_blocks(text: str) -> list[str]:
     return commands
 
 
-def test_the_example_of_the_guide_runs(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_guide_runs(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_blocks(GUIDE) == ["preprocess", "store", "evaluate", "predict", "plot"]
     text = capsys.readouterr().out
-    assert "val: 1 scenes" in text and "0 skipped" in text and "forecasts of 3 agents in 1 scenes" in text
+    assert (
+        "val: 1 scenes" in text
+        and "0 skipped" in text
+        and "forecasts of 3 agents in 1 scenes" in text
+    )
     assert Path("pictures/crossing.png").read_bytes().startswith(b"\x89PNG")
     assert set(pd.read_parquet("forecasts.parquet").track_id) == {"turning", "oncoming", "walker"}
     [scene] = SceneStore("mystore", "val")
     assert scene.agent_role.tolist() == [AgentRole.SCORED] * 3
-    assert scene.agent_kind.tolist() == [AgentKind.VEHICLE, AgentKind.VEHICLE, AgentKind.PEDESTRIAN]  # oncoming, turning, walker
+    assert scene.agent_kind.tolist() == [
+        AgentKind.VEHICLE,
+        AgentKind.VEHICLE,
+        AgentKind.PEDESTRIAN,
+    ]  # oncoming, turning, walker
     assert (scene.num_history, scene.num_steps, scene.num_polylines) == (50, 110, 7)
     lanes = read_lanes(Path("mydata/lanes.json"))
-    assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3 and (lanes.edge_kind == EdgeKind.LEFT).sum() == 2
+    assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3 and (
+        lanes.edge_kind == EdgeKind.LEFT
+    ).sum() == 2
     assert lanes.polyline_kind.tolist()[5:] == [PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
     start, end, owner = lanes.segments()
     cars = (scene.position[:2] + scene.origin).reshape(-1, 2)
-    assert distance_to_segments(cars[:, None], start[owner < 5], end[owner < 5]).min(1).max() < 0.1  # they keep to the lanes
+    assert (
+        distance_to_segments(cars[:, None], start[owner < 5], end[owner < 5]).min(1).max() < 0.1
+    )  # they keep to the lanes
 
 
 def test_the_guide_names_every_column_word_and_option() -> None:
     table = section(GUIDE, "The table")
-    for name in (*TEXT, *NUMBERS, *(kind.name.lower() for kind in AgentKind), *(role.name.lower() for role in AgentRole)):
+    for name in (
+        *TEXT,
+        *NUMBERS,
+        *(kind.name.lower() for kind in AgentKind),
+        *(role.name.lower() for role in AgentRole),
+    ):
         assert f"`{name}`" in table, name
     rest = section(GUIDE, "Time, windows and scenes") + section(GUIDE, "Lanes")
     for field in fields(Table):
         default = str(field.default).removesuffix(".0")
-        assert re.search(rf"`--{field.name.replace('_', '-')}`[^(]*\({default}\)", rest.replace("\n", " ")), field.name
+        assert re.search(
+            rf"`--{field.name.replace('_', '-')}`[^(]*\({default}\)", rest.replace("\n", " ")
+        ), field.name
 
 
 def test_the_figures_of_the_included_weights_are_those_of_the_results() -> None:
     """`trajformer pretrained` prints the figures of seed 0 in the results."""
-    card = yaml.safe_load((ROOT / "trajformer/recipes/weights/cards.yaml").read_text(encoding="utf-8"))["se2former_argoverse1"]
-    printed = re.match(r".*MR6 (\S+)/(\S+)/(\S+), minFDE1 (\S+) \(seed 0, (\d+) minutes", card["figures"])
+    card = yaml.safe_load(
+        (ROOT / "trajformer/recipes/weights/cards.yaml").read_text(encoding="utf-8")
+    )["se2former_argoverse1"]
+    printed = re.match(
+        r".*MR6 (\S+)/(\S+)/(\S+), minFDE1 (\S+) \(seed 0, (\d+) minutes", card["figures"]
+    )
     assert printed, card["figures"]
     page = (ROOT / "docs/results/argoverse1.md").read_text(encoding="utf-8")
     rows = page.split(f"**AGENT, {printed[5]} minutes**")[1].splitlines()
     assert rows[1].startswith("| the same, seeds 0, 1, 2 |")
-    assert tuple(cell.split(",")[0].strip() for cell in rows[1].split("|")[3:7]) == printed.groups()[:4]
+    assert (
+        tuple(cell.split(",")[0].strip() for cell in rows[1].split("|")[3:7])
+        == printed.groups()[:4]
+    )
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/se2former.md"])
@@ -118,12 +148,18 @@ def test_the_figures_of_the_included_weights_are_those_of_the_results() -> None:
 def test_the_figures_of_se2former_are_those_of_the_results(page: str, minutes: int) -> None:
     """A figure that is recorded again is changed on every page."""
 
-    def figures(path: str, row: str) -> list[str]:
+    def metrics(path: str, row: str) -> list[str]:
         """The first four numbers with three decimals in a row of a table."""
-        lines = [line for line in (ROOT / path).read_text(encoding="utf-8").splitlines() if re.search(row, line)]
+        lines = [
+            line
+            for line in (ROOT / path).read_text(encoding="utf-8").splitlines()
+            if re.search(row, line)
+        ]
         assert len(lines) == 1, f"{path}: {len(lines)} rows with {row}"
         return re.findall(r"\d*\.\d{3}", lines[0])[:4]
 
-    recorded = figures("docs/results/argoverse1.md", rf"^\| \*\*AGENT, {minutes} minutes")
+    recorded = metrics("docs/results/argoverse1.md", rf"^\| \*\*AGENT, {minutes} minutes")
     assert len(recorded) == 4
-    assert figures(page, rf"^\|.*SE2Former.*(?<!\.)\b{minutes}( minutes, three seeds| \|)") == recorded
+    assert (
+        metrics(page, rf"^\|.*SE2Former.*(?<!\.)\b{minutes}( minutes, three seeds| \|)") == recorded
+    )

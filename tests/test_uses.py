@@ -14,21 +14,32 @@ CASES = tables()
 
 
 @pytest.fixture(scope="module")
-def ends(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[End]]:
+def ends(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Future[End]]:
     """The end of each selected case; the cases run in parallel."""
     prepared = prepare_files(tmp_path_factory.mktemp("uses"))
     start_server()
-    items = [item for item in request.session.items if item.path == request.path and "case" in item.fixturenames]
+    items = [
+        item
+        for item in request.session.items
+        if item.path == request.path and "case" in item.fixturenames
+    ]
     selected = [item.callspec.params["case"] for item in items]
     folder, pool = tmp_path_factory.mktemp("cases"), ThreadPoolExecutor(os.cpu_count())
     try:
-        yield {case.use: pool.submit(run_case, case, prepared, folder / str(n)) for n, case in enumerate(selected)}
+        yield {
+            case.use: pool.submit(run_case, case, prepared, folder / str(n))
+            for n, case in enumerate(selected)
+        }
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.use)
-def test_use(case: Case, ends: dict[str, Future[End]], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_use(
+    case: Case, ends: dict[str, Future[End]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     end = ends[case.use].result()
     assert problems(case, end) == [], f"{case.run}\n{end.out}\n{end.err}"
 
@@ -36,4 +47,6 @@ def test_use(case: Case, ends: dict[str, Future[End]], tmp_path_factory: pytest.
 def test_the_table_is_consistent() -> None:
     assert [use for use, count in Counter(case.use for case in CASES).items() if count > 1] == []
     guards = {guard for case in CASES for guard in case.guards}
-    assert [guard for guard in guards if (ROOT / guard.file).read_text().count(guard.text) != 1] == []
+    assert [
+        guard for guard in guards if (ROOT / guard.file).read_text().count(guard.text) != 1
+    ] == []

@@ -41,7 +41,15 @@ from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 
 QCNET_PREPARE_MS, QCNET_READ_US = 32.0, 900.0  # published cost: process(), reading a pickle
-COLUMNS = ["track_id", "object_type", "object_category", "timestep", "position_x", "position_y", "heading"]
+COLUMNS = [
+    "track_id",
+    "object_type",
+    "object_category",
+    "timestep",
+    "position_x",
+    "position_y",
+    "heading",
+]
 COLUMNS += ["velocity_x", "velocity_y"]
 BATCH = 32
 PREPARE = "import sys; from trajformer.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -77,7 +85,9 @@ def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Inpu
             target = folder / "set" / "train" / new
             target.mkdir(parents=True)
             for kind, end in (("scenario", "parquet"), ("log_map_archive", "json")):
-                shutil.copyfile(path.with_name(f"{kind}_{old}.{end}"), target / f"{kind}_{new}.{end}")
+                shutil.copyfile(
+                    path.with_name(f"{kind}_{old}.{end}"), target / f"{kind}_{new}.{end}"
+                )
             if index < len(scenarios[:8]):
                 few.setdefault(name, []).append(Input(target / f"scenario_{new}.parquet"))
     return few
@@ -85,9 +95,13 @@ def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Inpu
 
 # The part of a map that `lower_bound` decodes.
 Point: Any = msgspec.defstruct("Point", [(name, float) for name in "xyz"], gc=False)
-Lane: Any = msgspec.defstruct("Lane", [(f"{side}_lane_boundary", list[Point]) for side in ("left", "right")], gc=False)
+Lane: Any = msgspec.defstruct(
+    "Lane", [(f"{side}_lane_boundary", list[Point]) for side in ("left", "right")], gc=False
+)
 Area: Any = msgspec.defstruct("Area", [("area_boundary", list[Point])], gc=False)
-Map: Any = msgspec.defstruct("Map", [("lane_segments", dict[str, Lane]), ("drivable_areas", dict[str, Area])], gc=False)
+Map: Any = msgspec.defstruct(
+    "Map", [("lane_segments", dict[str, Lane]), ("drivable_areas", dict[str, Area])], gc=False
+)
 
 
 def lower_bound(item: Input) -> None:
@@ -97,22 +111,34 @@ def lower_bound(item: Input) -> None:
         table = file.read(COLUMNS, use_threads=False)
     for name in COLUMNS[2:]:
         np.from_dlpack(table[name].combine_chunks())
-    archive = msgspec.json.decode(item.path.with_name(f"log_map_archive_{item.path.parent.name}.json").read_bytes(), type=Map)
-    lines = [line for lane in archive.lane_segments.values() for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
+    archive = msgspec.json.decode(
+        item.path.with_name(f"log_map_archive_{item.path.parent.name}.json").read_bytes(), type=Map
+    )
+    lines = [
+        line
+        for lane in archive.lane_segments.values()
+        for line in (lane.left_lane_boundary, lane.right_lane_boundary)
+    ]
     lines += [area.area_boundary for area in archive.drivable_areas.values()]
     np.array([(p.x, p.y, p.z) for line in lines for p in line])
 
 
 def av2_loader(item: Input) -> None:
     """Load a scenario and its map with the official API."""
-    from av2.datasets.motion_forecasting.scenario_serialization import load_argoverse_scenario_parquet
+    from av2.datasets.motion_forecasting.scenario_serialization import (
+        load_argoverse_scenario_parquet,
+    )
     from av2.map.map_api import ArgoverseStaticMap
 
     load_argoverse_scenario_parquet(item.path)
-    ArgoverseStaticMap.from_json(item.path.with_name(f"log_map_archive_{item.path.parent.name}.json"))
+    ArgoverseStaticMap.from_json(
+        item.path.with_name(f"log_map_archive_{item.path.parent.name}.json")
+    )
 
 
-def rows(title: str, unit: str, values: Mapping[str, float], scale: float = 1.0) -> Iterator[dict[str, Any]]:
+def rows(
+    title: str, unit: str, values: Mapping[str, float], scale: float = 1.0
+) -> Iterator[dict[str, Any]]:
     """A row of the table for each value."""
     for name, value in values.items():
         yield {"name": f"{title}: {name}", "value": value * scale, "unit": unit}
@@ -126,23 +152,44 @@ def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[di
         temporary, reader = Path(name), Argoverse2()
         for kind, few in make_set(temporary, real, count).items():
             runs: dict[str, Callable[[], object]] = {
-                "read and checked": lambda few=few: [reader.read(i, "train", temporary / "set").validate() for i in few],
+                "read and checked": lambda few=few: [
+                    reader.read(i, "train", temporary / "set").validate() for i in few
+                ],
                 "lower bound: bytes to arrays": lambda few=few: [lower_bound(i) for i in few],
             }
             if importlib.util.find_spec("av2"):
                 runs["av2 loader and map API"] = lambda few=few: [av2_loader(i) for i in few]
-            yield from rows(f"Argoverse 2 {kind}", "ms/scenario", medians_ms(runs, repeats), 1 / len(few))
+            yield from rows(
+                f"Argoverse 2 {kind}", "ms/scenario", medians_ms(runs, repeats), 1 / len(few)
+            )
 
         def run(workers: int, limit: int | None) -> None:
             with tempfile.TemporaryDirectory() as store:
-                prepare(reader, temporary / "set", Path(store), PrepareOptions(workers=workers, limit=limit, progress=False))
+                prepare(
+                    reader,
+                    temporary / "set",
+                    Path(store),
+                    PrepareOptions(workers=workers, limit=limit, progress=False),
+                )
 
-        runs = {"single": lambda: run(1, None), "double": lambda: run(2, None), "start": lambda: run(1, 1)}
+        runs = {
+            "single": lambda: run(1, None),
+            "double": lambda: run(2, None),
+            "start": lambda: run(1, 1),
+        }
         wall, cpu = np.median(list(times_s(runs, 5, warm_up=0).values()), 1).T
-    parts = {"raw to shard, 1 process": wall[0], "start and end of the run, included": wall[2], "CPU time": cpu[0]}
+    parts = {
+        "raw to shard, 1 process": wall[0],
+        "start and end of the run, included": wall[2],
+        "CPU time": cpu[0],
+    }
     yield from rows(f"Argoverse 2, {count} scenarios", "ms/scenario", parts, 1e3 / count)
-    yield from rows(f"Argoverse 2, {count} scenarios", "times faster", {"2 processes": wall[0] / wall[1]})
-    yield from rows("Argoverse 2", "ms/scenario", {"QCNet process() (published cost)": QCNET_PREPARE_MS})
+    yield from rows(
+        f"Argoverse 2, {count} scenarios", "times faster", {"2 processes": wall[0] / wall[1]}
+    )
+    yield from rows(
+        "Argoverse 2", "ms/scenario", {"QCNet process() (published cost)": QCNET_PREPARE_MS}
+    )
 
 
 def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[dict[str, Any]]:
@@ -156,17 +203,24 @@ def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[dict[st
         calls = times_s({"": lambda number=number: store[next(number)]}, 2 * len(indices))[""]  # type: ignore[misc]
         ms[name] = float(np.median(calls[len(indices) :, 0])) * 1e3  # warm cache
     values = {name: getattr(store[scene], name) for name in Scene.__dataclass_fields__}
-    plain = {name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+    plain = {
+        name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v
+        for name, v in values.items()
+    }
     with tempfile.TemporaryDirectory() as name:
         pickled, saved = Path(name) / "scene.pkl", Path(name) / "scene.pt"
         pickled.write_bytes(pickle.dumps(plain))
         torch.save(plain, saved)
         runs: dict[str, Callable[[], object]] = {
             "the same scene by pickle.load": lambda: pickle.loads(pickled.read_bytes()),
-            "the same scene by torch.load": lambda: torch.load(io.BytesIO(saved.read_bytes()), weights_only=True),
+            "the same scene by torch.load": lambda: torch.load(
+                io.BytesIO(saved.read_bytes()), weights_only=True
+            ),
         }
         ms |= medians_ms(runs, 200)
-    yield from rows(label, "us/scene", ms | {"QCNet's pickle (published cost)": QCNET_READ_US / 1e3}, 1e3)
+    yield from rows(
+        label, "us/scene", ms | {"QCNet's pickle (published cost)": QCNET_READ_US / 1e3}, 1e3
+    )
 
 
 def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
@@ -176,7 +230,10 @@ def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
 
     config = BatchConfig()
     order = np.random.default_rng(0).permutation(len(store))
-    batches = [[store[i] for i in order[start : start + BATCH].tolist()] for start in range(0, BATCH * 8, BATCH)]
+    batches = [
+        [store[i] for i in order[start : start + BATCH].tolist()]
+        for start in range(0, BATCH * 8, BATCH)
+    ]
     kept = [samples(scenes, config) for scenes in batches]
     runs = {
         "32 scenes to a batch": lambda: [collate(scenes, config) for scenes in batches],
@@ -190,7 +247,9 @@ def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
     from trajformer.recipes.names import read_recipe
     from trajformer.training.forecasting import SceneData
 
-    config = read_recipe("mmtransformer_argoverse1", {"data.train": str(root), "data.val": str(root)})
+    config = read_recipe(
+        "mmtransformer_argoverse1", {"data.train": str(root), "data.val": str(root)}
+    )
     data = SceneData(config.data)
     for name in ("first epoch (from the store)", "later epochs (cached samples)"):
         start = time.perf_counter()
@@ -219,13 +278,22 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         if args.argoverse2:
-            summary = prepare(Argoverse2(), args.argoverse2, root / "av2", PrepareOptions(progress=False))
+            summary = prepare(
+                Argoverse2(), args.argoverse2, root / "av2", PrepareOptions(progress=False)
+            )
             split = max(summary.splits, key=lambda s: s.split == "train").split
             yield from bench_reading(SceneStore(root / "av2", split), "Argoverse 2 store", -1)
         if args.argoverse1:
             start = time.perf_counter()
-            prepare(Argoverse1(), args.argoverse1, root / "av1", PrepareOptions(workers=2, progress=False))
-            yield from rows("Argoverse 1", "s", {"the whole folder, 2 processes": time.perf_counter() - start})
+            prepare(
+                Argoverse1(),
+                args.argoverse1,
+                root / "av1",
+                PrepareOptions(workers=2, progress=False),
+            )
+            yield from rows(
+                "Argoverse 1", "s", {"the whole folder, 2 processes": time.perf_counter() - start}
+            )
             store = SceneStore(root / "av1", "train")
             yield from bench_reading(store, "Argoverse 1 store", 0)
             yield from bench_batches(store, args.repeats)
@@ -234,12 +302,17 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Processor time of this tree, of another checkout, and the median ratio of the pairs, for preparation and reading."""
-    trees = {"this tree": Path(__file__).resolve().parents[1], "other tree": args.against.resolve(strict=True)}
+    trees = {
+        "this tree": Path(__file__).resolve().parents[1],
+        "other tree": args.against.resolve(strict=True),
+    }
 
     def run(tree: str, script: str, *values: object) -> str:
         environment = os.environ | {"PYTHONPATH": str(trees[tree])}
         command = [sys.executable, "-c", script, *map(str, values)]
-        return subprocess.run(command, cwd=trees[tree], env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, cwd=trees[tree], env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
     def prepare(tree: str, name: str, raw: Path, store: Path) -> None:
         shutil.rmtree(store, ignore_errors=True)
@@ -248,15 +321,27 @@ def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
         make_set(temporary, args.argoverse2, args.scenes)
-        raws = {"argoverse2": temporary / "set"} | ({"argoverse1": args.argoverse1.resolve()} if args.argoverse1 else {})
+        raws = {"argoverse2": temporary / "set"} | (
+            {"argoverse1": args.argoverse1.resolve()} if args.argoverse1 else {}
+        )
         for source, raw in raws.items():
             stores = {tree: temporary / f"{source} of {tree}" for tree in trees}
             runs = {tree: partial(prepare, tree, source, raw, stores[tree]) for tree in trees}
             prepared = {tree: times[:, 1] for tree, times in times_s(runs, args.repeats).items()}
-            pairs = [[float(run(tree, READ, stores[tree])) * 1e6 for tree in trees] for _ in range(args.repeats)]
+            pairs = [
+                [float(run(tree, READ, stores[tree])) * 1e6 for tree in trees]
+                for _ in range(args.repeats)
+            ]
             read = dict(zip(trees, np.array(pairs).T, strict=True))
-            for what, unit, values in (("prepare", "CPU s", prepared), ("read", "CPU us/scene", read)):
-                yield from rows(f"{source}, {what}", unit, {tree: float(np.median(values[tree])) for tree in trees})
+            for what, unit, values in (
+                ("prepare", "CPU s", prepared),
+                ("read", "CPU us/scene", read),
+            ):
+                yield from rows(
+                    f"{source}, {what}",
+                    unit,
+                    {tree: float(np.median(values[tree])) for tree in trees},
+                )
                 ratio = float(np.median(values["this tree"] / values["other tree"]))
                 yield from rows(f"{source}, {what}", "times", {"this tree / other tree": ratio})
 
@@ -265,14 +350,22 @@ def main() -> None:
     """Measure everything, or compare two trees."""
     parser = new_parser(__doc__, repeats=20)
     parser.add_argument("--argoverse2", type=Path, help="raw folder with train/ val/ test/")
-    parser.add_argument("--argoverse1", type=Path, help="raw folder, unpacked to the official layout")
+    parser.add_argument(
+        "--argoverse1", type=Path, help="raw folder, unpacked to the official layout"
+    )
     parser.add_argument("--scenes", type=int, default=2000, help="scenarios of the Argoverse 2 set")
     parser.add_argument("--against", type=Path, help="another checkout of this repository")
     args = parse(parser)
     if args.against:
         report(args, {"Processor time": bench_against(args)})
         return
-    report(args, {"Preparation": bench_argoverse2(args.argoverse2, args.scenes, args.repeats), "Reading": bench_stores(args)})
+    report(
+        args,
+        {
+            "Preparation": bench_argoverse2(args.argoverse2, args.scenes, args.repeats),
+            "Reading": bench_stores(args),
+        },
+    )
 
 
 if __name__ == "__main__":

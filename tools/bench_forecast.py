@@ -14,7 +14,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from measure import median_ms, medians_ms, new_parser, parse, peak_mb, report, reset_peak, training_step
+from measure import (
+    median_ms,
+    medians_ms,
+    new_parser,
+    parse,
+    peak_mb,
+    report,
+    reset_peak,
+    training_step,
+)
 from torch import Tensor
 
 from trajformer.data.augment import augment
@@ -32,7 +41,9 @@ AREA_M2 = 1250.0  # of an agent
 FULL_SCENES = 199_908  # of the training part of Argoverse 2
 
 
-def load(recipe: str, store: SceneStore, index: int, targets: str) -> tuple[Forecaster, Observation]:
+def load(
+    recipe: str, store: SceneStore, index: int, targets: str
+) -> tuple[Forecaster, Observation]:
     """A model with random weights and its input for one scene."""
     config = read_recipe(recipe)
     torch.manual_seed(0)
@@ -48,8 +59,14 @@ def enlarged(o: Observation, agents: int, lanes: int) -> Observation:
 
     side, random = (agents * AREA_M2) ** 0.5, torch.Generator().manual_seed(agents)
     counts = {o.agent_mask.shape[1]: agents, o.polyline_mask.shape[1]: lanes}
-    tensors = {name: value for name, value in vars(o).items() if isinstance(value, Tensor) and value.ndim >= 2}
-    copied = {name: copies(value, counts.get(value.shape[1], agents)) for name, value in tensors.items()}
+    tensors = {
+        name: value
+        for name, value in vars(o).items()
+        if isinstance(value, Tensor) and value.ndim >= 2
+    }
+    copied = {
+        name: copies(value, counts.get(value.shape[1], agents)) for name, value in tensors.items()
+    }
     o = replace(o, **copied)
     place, road = (side * torch.rand(1, count, 2, generator=random) for count in (agents, lanes))
     shift = place - o.pose[..., :2]
@@ -75,9 +92,15 @@ def one_scene(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str,
         if isinstance(model, SE2Former):
             kept = f"{label}, kept map"
             lanes, sizes[kept] = model.encode_map(o), sizes[label]
-            runs[kept] = lambda model=model, o=o, lanes=lanes: model.forecast(o, lanes, model.encode_agents(o, lanes))  # type: ignore[misc]
+            runs[kept] = lambda model=model, o=o, lanes=lanes: model.forecast(
+                o, lanes, model.encode_agents(o, lanes)
+            )  # type: ignore[misc]
     for label, time in medians_ms(runs, repeats).items():
-        yield {"model": label, **dict(zip(("targets", "agents", "lanes"), sizes[label], strict=True)), "ms": time}
+        yield {
+            "model": label,
+            **dict(zip(("targets", "agents", "lanes"), sizes[label], strict=True)),
+            "ms": time,
+        }
 
 
 @torch.inference_mode()
@@ -88,7 +111,9 @@ def larger_scenes(store: SceneStore, index: int, repeats: int) -> Iterator[dict[
     for agents, lanes in SIZES:
         scene = enlarged(o, agents, lanes)
         runs[f"{agents} agents, {lanes} lanes"] = lambda scene=scene: model(scene)  # type: ignore[misc]
-    times = medians_ms(runs, repeats).values()  # alternating, so that all sizes see the same machine
+    times = medians_ms(
+        runs, repeats
+    ).values()  # alternating, so that all sizes see the same machine
     first = next(iter(times)) / SIZES[0][0]
     for (agents, lanes), time in zip(SIZES, times, strict=True):
         yield {"agents": agents, "lanes": lanes, "ms": time, "linear": time / agents / first}
@@ -102,11 +127,22 @@ def training(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, 
     size = recipe.data.batch_size
     batch = SceneDataset(store, recipe.data.train_batch)[[i % scenes for i in range(size)]]
     random = torch.Generator().manual_seed(0)
-    step = training_step(lambda: loss(model, augment(batch, recipe.augment, random))["loss"], model, loss, recipe.optim)
+    step = training_step(
+        lambda: loss(model, augment(batch, recipe.augment, random))["loss"],
+        model,
+        loss,
+        recipe.optim,
+    )
     start = reset_peak("cpu")
     time = median_ms(step, repeats)
     hours = FULL_SCENES / size * time / 3.6e6
-    yield {"scenes": size, "step, ms": time, "scenes/s": 1e3 * size / time, "epoch, h": hours, "MB": peak_mb("cpu") - start}
+    yield {
+        "scenes": size,
+        "step, ms": time,
+        "scenes/s": 1e3 * size / time,
+        "epoch, h": hours,
+        "MB": peak_mb("cpu") - start,
+    }
 
 
 def main() -> None:

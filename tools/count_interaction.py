@@ -29,12 +29,24 @@ MAX_MEDIAN_M = 1.3
 def lane_distances(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     """Distance [n] in metres of each driven vehicle in the last observed step to the nearest lane; and whether one is aligned."""
     now = scene.num_history - 1
-    driven = (scene.agent_role >= AgentRole.SCORED) & (np.hypot(*scene.velocity[:, now].T) >= SPEED_M_S)
-    lines = [scene.polyline(index) for index in np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)]
-    start, end = (np.concatenate([line[part] for line in lines]).astype(np.float64) for part in (np.s_[:-1], np.s_[1:]))
-    distance = distance_to_segments(scene.position[driven][:, None, now].astype(np.float64), start, end)
+    driven = (scene.agent_role >= AgentRole.SCORED) & (
+        np.hypot(*scene.velocity[:, now].T) >= SPEED_M_S
+    )
+    lines = [
+        scene.polyline(index)
+        for index in np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)
+    ]
+    start, end = (
+        np.concatenate([line[part] for line in lines]).astype(np.float64)
+        for part in (np.s_[:-1], np.s_[1:])
+    )
+    distance = distance_to_segments(
+        scene.position[driven][:, None, now].astype(np.float64), start, end
+    )
     along = np.arctan2(*(end - start).T[::-1])
-    aligned = (distance <= NEAR_M) & (np.cos(along - scene.heading[driven, now, None]) >= ALIGNED_COS)
+    aligned = (distance <= NEAR_M) & (
+        np.cos(along - scene.heading[driven, now, None]) >= ALIGNED_COS
+    )
     return distance.min(1), aligned.any(1)
 
 
@@ -49,7 +61,15 @@ def count(raw: Path) -> dict[str, tuple[np.ndarray, float, float]]:
 
     for path in sorted((raw / RECORDINGS).glob("*/vehicle_tracks_*.csv")):
         rows = read_rows(path)
-        add(path.parent.name, 1, (np.ptp(rows.time) + 1) * PERIOD_S / 60, len(rows.agent_id), 0, 0, 0)
+        add(
+            path.parent.name,
+            1,
+            (np.ptp(rows.time) + 1) * PERIOD_S / 60,
+            len(rows.agent_id),
+            0,
+            0,
+            0,
+        )
     cases, windows = Interaction(), Interaction(stride=50)
     for item in cases.inputs(raw, "val"):
         scene = cases.read(item, "val", raw)
@@ -59,31 +79,35 @@ def count(raw: Path) -> dict[str, tuple[np.ndarray, float, float]]:
         scene = windows.read(item, RECORDINGS, raw)
         for name in (scene.city, ALL):
             distances[name].append(lane_distances(scene))
-    figures = {}
+    metrics = {}
     for name in sorted(counts):
         distance, aligned = (np.concatenate(part) for part in zip(*distances[name], strict=True))
-        figures[name] = (counts[name], float(np.median(distance)), float(aligned.mean()))
-    return figures
+        metrics[name] = (counts[name], float(np.median(distance)), float(aligned.mean()))
+    return metrics
 
 
 def main() -> None:
     """Print a row per location and their sums."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("raw", type=Path)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    figures = count(args.raw)
+    metrics = count(args.raw)
     print(f"| location | {' | '.join(COUNTS)} | median m | aligned |")
     print(f"| --- |{' ---: |' * (len(COUNTS) + 2)}")
-    for name, (counts, median, aligned) in figures.items():
+    for name, (counts, median, aligned) in metrics.items():
         cells = [f"{value:,.0f}" for value in counts] + [f"{median:.2f}", f"{100 * aligned:.1f} %"]
         print(f"| {name.removeprefix('DR_')} | {' | '.join(cells)} |")
     if args.check:
-        sums = tuple(figures[ALL][0].round().astype(int).tolist())
+        sums = tuple(metrics[ALL][0].round().astype(int).tolist())
         if sums != EXPECTED:
             sys.exit(f"{args.raw}: {', '.join(COUNTS)}: {sums}, expected {EXPECTED}")
-        if (largest := max(median for _, median, _ in figures.values())) > MAX_MEDIAN_M:
-            sys.exit(f"{args.raw}: a median distance of {largest:.2f} m to the lanes, expected at most {MAX_MEDIAN_M}")
+        if (largest := max(median for _, median, _ in metrics.values())) > MAX_MEDIAN_M:
+            sys.exit(
+                f"{args.raw}: a median distance of {largest:.2f} m to the lanes, expected at most {MAX_MEDIAN_M}"
+            )
 
 
 if __name__ == "__main__":

@@ -58,12 +58,16 @@ def cut(store: Path, out: Path, side_m: float) -> dict[str, int]:
 def run(args: argparse.Namespace) -> None:
     """Cut and print the numbers of scenes."""
     counts = cut(args.store, args.out, args.side_m)
-    print(f"{args.out}: " + ", ".join(f"{split} {count:,} scenes" for split, count in counts.items()))
+    print(
+        f"{args.out}: " + ", ".join(f"{split} {count:,} scenes" for split, count in counts.items())
+    )
 
 
 def main() -> int:
     """Run the command line; returns 1 after a failure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("store", type=Path, help="made by `trajformer preprocess`")
     parser.add_argument("out", type=Path, help="new store")
     parser.add_argument("--side-m", type=float, default=400.0, help="side of a square in metres")

@@ -64,10 +64,17 @@ BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)
 BRANCH_BATCH = replace(BATCH, targets="focal", max_agents=8)
 WORLD_FIGURES = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "meanCR")
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # smallest probabilities of a query
-Score = Callable[[str, Path], dict[str, list[float]]]  # figures by name, of a variant and its checkpoint
+Score = Callable[
+    [str, Path], dict[str, list[float]]
+]  # figures by name, of a variant and its checkpoint
 
 
-def compare(args: argparse.Namespace, figures: tuple[str, ...], recipes: dict[str, TrainConfig], score: Score) -> None:
+def compare(
+    args: argparse.Namespace,
+    metrics: tuple[str, ...],
+    recipes: dict[str, TrainConfig],
+    score: Score,
+) -> None:
     """Train missing runs, then print the figures of each seed and their means over the seeds."""
 
     def measured() -> Iterator[dict[str, Any]]:
@@ -76,10 +83,12 @@ def compare(args: argparse.Namespace, figures: tuple[str, ...], recipes: dict[st
                 run = args.out / f"{variant}-{seed}"
                 train(replace(config, seed=seed), TASK, run, resume=True)
                 for name, values in score(variant, run / "last.ckpt").items():
-                    yield {"name": name, "seed": seed} | dict(zip(figures, values, strict=True))
+                    yield {"name": name, "seed": seed} | dict(zip(metrics, values, strict=True))
 
     table = pd.DataFrame(report(args, {"Figures": measured()}))
-    print("\nMeans\n" + table.groupby("name", sort=False)[list(figures)].mean().round(3).to_string())
+    print(
+        "\nMeans\n" + table.groupby("name", sort=False)[list(metrics)].mean().round(3).to_string()
+    )
 
 
 def recipe(model: MMTransformerConfig, data: DataConfig, epochs: int) -> TrainConfig:
@@ -99,16 +108,32 @@ def worlds(args: argparse.Namespace) -> None:
     store = args.out / "store"
     if not (store / "manifest.json").is_file():
         synthesize(args.out / "raw", args.scenes or 1200, 7, val_fraction=1 / 6, test_fraction=0.0)
-        prepare(Argoverse2(), args.out / "raw", store, PrepareOptions(splits=("train", "val"), workers=1))
-    model, data = replace(SMALL, max_polylines=32, consensus_m=0.0), DataConfig(str(store), str(store), cache=True, batch=BATCH)
+        prepare(
+            Argoverse2(),
+            args.out / "raw",
+            store,
+            PrepareOptions(splits=("train", "val"), workers=1),
+        )
+    model, data = (
+        replace(SMALL, max_polylines=32, consensus_m=0.0),
+        DataConfig(str(store), str(store), cache=True, batch=BATCH),
+    )
     recipes: dict[str, TrainConfig] = {
-        name: recipe(replace(model, joint=name == "joint"), data, args.epochs or 30) for name in ("marginal", "joint")
+        name: recipe(replace(model, joint=name == "joint"), data, args.epochs or 30)
+        for name in ("marginal", "joint")
     }
-    stores = {"data.train": str(store), "data.val": str(store), "trainer.validate_every": 10_000, "trainer.minutes": 5}
+    stores = {
+        "data.train": str(store),
+        "data.val": str(store),
+        "trainer.validate_every": 10_000,
+        "trainer.minutes": 5,
+    }
     recipes["se2former"] = read_recipe("se2former_simulated", stores)
 
     def score(variant: str, checkpoint: Path) -> dict[str, list[float]]:
-        return {f"{variant} {kind}": values for kind, values in world_scores(checkpoint, store).items()}
+        return {
+            f"{variant} {kind}": values for kind, values in world_scores(checkpoint, store).items()
+        }
 
     compare(args, WORLD_FIGURES, recipes, score)
 
@@ -120,17 +145,26 @@ def world_scores(checkpoint: Path, store: Path) -> dict[str, list[float]]:
     rows: dict[str, list[Tensor]] = {}
     for batch in batches(SceneDataset(SceneStore(store, "val"), config.data.batch)):
         truth, forecast = batch.truth, model(batch.observation)
-        kinds = {"joint": forecast.joint_futures()} if forecast.is_joint or isinstance(model, SE2Former) else {}
+        kinds = (
+            {"joint": forecast.joint_futures()}
+            if forecast.is_joint or isinstance(model, SE2Former)
+            else {}
+        )
         if not forecast.is_joint:
             by_rank = forecast.select(forecast.logit.argsort(dim=-1, descending=True, stable=True))
-            kinds |= {"rank": by_rank, "slot": replace(forecast, logit=torch.zeros_like(forecast.logit))}
-        kinds["truth"] = Forecast(truth.position[:, :, None], torch.zeros(batch.num_scenes, 1), batch.observation.frame)
+            kinds |= {
+                "rank": by_rank,
+                "slot": replace(forecast, logit=torch.zeros_like(forecast.logit)),
+            }
+        kinds["truth"] = Forecast(
+            truth.position[:, :, None], torch.zeros(batch.num_scenes, 1), batch.observation.frame
+        )
         for name, made in kinds.items():
-            rows.setdefault(name, []).append(world_figures(made, truth.position, truth.valid))
+            rows.setdefault(name, []).append(world_metrics(made, truth.position, truth.valid))
     return {name: torch.cat(parts).mean(0).tolist() for name, parts in rows.items()}
 
 
-def world_figures(forecast: Forecast, target: Tensor, valid: Tensor) -> Tensor:
+def world_metrics(forecast: Forecast, target: Tensor, valid: Tensor) -> Tensor:
     """A row of `WORLD_FIGURES` for each scene with at least two actors."""
     actor = valid[..., -1]
     values, _ = multi_world(forecast, target, valid, 6)
@@ -143,18 +177,35 @@ def branches(args: argparse.Namespace) -> None:
     """Training on one future, on every future, and on the set of futures of each past."""
     every, first = args.out / "all", args.out / "one"
     if not shard_path(first, "val", 0).is_file():  # written last
-        synthesize(args.out / "raw", args.scenes or 400, 0, val_fraction=0.25, test_fraction=0.0, branches=True)
-        prepare(Argoverse2(), args.out / "raw", every, PrepareOptions(splits=("train", "val"), workers=1, shard_size=100_000))
+        synthesize(
+            args.out / "raw",
+            args.scenes or 400,
+            0,
+            val_fraction=0.25,
+            test_fraction=0.0,
+            branches=True,
+        )
+        prepare(
+            Argoverse2(),
+            args.out / "raw",
+            every,
+            PrepareOptions(splits=("train", "val"), workers=1, shard_size=100_000),
+        )
         for split in ("train", "val"):
             scenes = [scene for scene in SceneStore(every, split) if scene.scene_id.endswith(".0")]
             write_shard(shard_path(first, split, 0), scenes, ShardInfo("synthetic", split))
     stores = {"one": first, "each": every, "set": every}
-    sizes = {name: [len(SceneStore(stores[name], split)) for split in ("train", "val")] for name in ("one", "each")}
+    sizes = {
+        name: [len(SceneStore(stores[name], split)) for split in ("train", "val")]
+        for name in ("one", "each")
+    }
     print(f"pasts {sizes['one']}, futures {sizes['each']} (train, test)")
     steps = (args.epochs or 100) * sizes["one"][0]  # the same for all variants
     recipes = {}
     for name, store in stores.items():
-        data = DataConfig(str(store), str(first), cache=True, bucket=1, branches=name == "set", batch=BRANCH_BATCH)
+        data = DataConfig(
+            str(store), str(first), cache=True, bucket=1, branches=name == "set", batch=BRANCH_BATCH
+        )
         epochs = round(steps / sizes["each" if name == "each" else "one"][0])
         recipes[name] = recipe(replace(SMALL, max_polylines=48), data, epochs)
     compare(args, ("futures", "pasts"), recipes, lambda name, path: {name: covered(path, every)})
@@ -166,7 +217,9 @@ def covered(checkpoint: Path, store: Path) -> list[float]:
     model, _ = load_checkpoint(checkpoint, TrainConfig)
     parts = []
     for batch in batches(BranchDataset(SceneStore(store, "val"), BRANCH_BATCH)):
-        hit, known = futures_covered(model(batch.observation), batch.truth.position, batch.truth.valid, 6)
+        hit, known = futures_covered(
+            model(batch.observation), batch.truth.position, batch.truth.valid, 6
+        )
         parts.append(torch.stack([hit & known, known]).flatten(1, 2))
     hit, known = torch.cat(parts, 1)
     return [float(hit.sum() / known.sum()), float((hit == known).all(-1).float().mean())]
@@ -189,8 +242,14 @@ def scene_set(args: argparse.Namespace) -> None:
         for name, trajectories, threshold in [*cases, ("constant velocity", baseline, 0.5)]:
             counts = set_hits(trajectories, truth.position, truth.valid, threshold)
             rows.append([name, *(int(count.sum()) for count in counts)])
-    table = pd.DataFrame(rows, columns=["", "hits", "futures", "claims"]).groupby("", sort=False).sum()
-    print(table.assign(recall=table.hits / table.futures, precision=table.hits / table.claims).round(3).to_string())
+    table = (
+        pd.DataFrame(rows, columns=["", "hits", "futures", "claims"]).groupby("", sort=False).sum()
+    )
+    print(
+        table.assign(recall=table.hits / table.futures, precision=table.hits / table.claims)
+        .round(3)
+        .to_string()
+    )
 
 
 def batches(data: SceneDataset) -> Iterator[SceneBatch]:
@@ -201,7 +260,9 @@ def batches(data: SceneDataset) -> Iterator[SceneBatch]:
 
 def main() -> None:
     """Run one experiment."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     for run in (worlds, branches):
         command = commands.add_parser(run.__name__, help=run.__doc__)

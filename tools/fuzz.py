@@ -25,7 +25,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the damages and the small valid files are shared with the tests
+sys.path.append(
+    str(Path(__file__).parents[1] / "tests")
+)  # the damages and the small valid files are shared with the tests
 from support import hostile
 from support.raw_folders import FOLDERS
 from support.scenes import make_scene
@@ -41,7 +43,9 @@ from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.readers import check_messages, example_files, read_all
 
-Open = Callable[[], list[str]]  # opens the files; returns the reasons against them, or raises a TrajformerError
+Open = Callable[
+    [], list[str]
+]  # opens the files; returns the reasons against them, or raises a TrajformerError
 MAX_S, MAX_MB = 10.0, 2_000.0
 
 
@@ -51,7 +55,11 @@ def raw(name: str, folder: Path) -> Open:
     splits = reader.splits(folder)
 
     def read() -> list[str]:
-        outcomes = {item: outcome for split in splits for item, outcome in read_all(reader, folder, split).items()}
+        outcomes = {
+            item: outcome
+            for split in splits
+            for item, outcome in read_all(reader, folder, split).items()
+        }
         check_messages(outcomes, folder)
         return [outcome for outcome in outcomes.values() if isinstance(outcome, str)]
 
@@ -60,7 +68,11 @@ def raw(name: str, folder: Path) -> Open:
 
 def store(folder: Path) -> Open:
     """A store with two scenes: a shard and the manifest."""
-    write_shard(shard_path(folder, "train", 0), [make_scene(4, seed=seed) for seed in (0, 1)], ShardInfo("synthetic", "train"))
+    write_shard(
+        shard_path(folder, "train", 0),
+        [make_scene(4, seed=seed) for seed in (0, 1)],
+        ShardInfo("synthetic", "train"),
+    )
     write_manifest(folder)
 
     def read() -> list[str]:
@@ -92,11 +104,15 @@ def forecasts(folder: Path) -> Open:
     """A forecast file."""
     rng, path = random.Random(0), folder / "forecasts.parquet"
     position = [[[rng.uniform(-9, 9) for _ in "xy"] for _ in range(12)] for _ in range(6)]
-    write_forecasts(path, [TrackForecast("a", str(track), [1 / 6] * 6, position) for track in range(5)])  # type: ignore[arg-type]
+    write_forecasts(
+        path, [TrackForecast("a", str(track), [1 / 6] * 6, position) for track in range(5)]
+    )  # type: ignore[arg-type]
     return lambda: list(read_forecasts(path))[:0]
 
 
-OTHERS: dict[str, Callable[[Path], Open]] = {f.__name__: f for f in (store, checkpoint, recipe, forecasts)}
+OTHERS: dict[str, Callable[[Path], Open]] = {
+    f.__name__: f for f in (store, checkpoint, recipe, forecasts)
+}
 FORMATS = (*FOLDERS, *OTHERS)
 
 
@@ -133,7 +149,10 @@ def _attempt(read: Open, folder: Path) -> tuple[str, str]:
             return "failure", f"several lines, or no file: {error}"
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        return "failure", f"{type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}, line {place.lineno})"
+        return (
+            "failure",
+            f"{type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}, line {place.lineno})",
+        )
     if (seconds := time.perf_counter() - start) > MAX_S:
         return "failure", f"{seconds:.0f} s"
     if (growth := hostile.memory_mb("VmHWM") - before) > MAX_MB:
@@ -155,7 +174,9 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
     while number < last:
         receiver, sender = spawn.Pipe(duplex=False)
         with tempfile.TemporaryDirectory() as folder:
-            process = spawn.Process(target=_serve, args=(name, f"{folder}/raw", number, last - number, sender))
+            process = spawn.Process(
+                target=_serve, args=(name, f"{folder}/raw", number, last - number, sender)
+            )
             process.start()
             sender.close()
             limit = 120.0  # the start
@@ -177,12 +198,18 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
             process.kill()
             process.join()
     row = {"format": name, "first": first, "count": count, **kinds, "reasons": len(+reasons)}
-    return row | {"seconds": round(time.monotonic() - start), "failures": failures, "examples": dict(reasons.most_common(20))}
+    return row | {
+        "seconds": round(time.monotonic() - start),
+        "failures": failures,
+        "examples": dict(reasons.most_common(20)),
+    }
 
 
 def main() -> int:
     """Print a line per format; the exit status is 1 after a failure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--first", type=int, default=0, help="number of the first damage")
     parser.add_argument("--count", type=int, default=1_000, help="damages of each format")
@@ -191,7 +218,9 @@ def main() -> int:
     rows = []
     for name in args.formats:
         rows.append(fuzz(name, args.first, args.count))
-        shown = {key: value for key, value in rows[-1].items() if key not in ("failures", "examples")}
+        shown = {
+            key: value for key, value in rows[-1].items() if key not in ("failures", "examples")
+        }
         print(" ".join(f"{key} {value}" for key, value in shown.items()), flush=True)
         for number, reason in rows[-1]["failures"].items():
             print(f"  {number}: {reason}", flush=True)

@@ -36,7 +36,13 @@ from data_prep.synthetic import synthesize
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.augment import augment
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.data.loading import EpochShuffle, RankSampler, SceneDataset, count_steps, make_loader
+from trajformer.data.loading import (
+    EpochShuffle,
+    RankSampler,
+    SceneDataset,
+    count_steps,
+    make_loader,
+)
 from trajformer.heads.detr.data import BoxTargets
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, box_loss
 from trajformer.heads.translation import Transformer, TransformerConfig, token_loss
@@ -48,7 +54,10 @@ from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 
-MAX_LOSS_ERROR, MAX_GRADIENT_ERROR = 1e-3, 1e-2  # relative; sums are in another order, and argmins may change near ties
+MAX_LOSS_ERROR, MAX_GRADIENT_ERROR = (
+    1e-3,
+    1e-2,
+)  # relative; sums are in another order, and argmins may change near ties
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 KINDS = {
     "attention": ("flash", "fmha", "attention", "scaled_dot"),
@@ -62,7 +71,10 @@ class Sizes:
     """The sizes of a report."""
 
     data: str = "argoverse2"  # the recipes
-    models: tuple[str, ...] = (*MODELS, "mmtransformer_rts")  # names of models or recipes without their data
+    models: tuple[str, ...] = (
+        *MODELS,
+        "mmtransformer_rts",
+    )  # names of models or recipes without their data
     scenes: int = 256
     batch: int = 64
     latency: tuple[int, ...] = (1, 32)
@@ -94,12 +106,27 @@ class Run:
         """The recipe of a model with the history and the horizon of the data."""
         if name == "constant_velocity":
             return TrainConfig(ConstantVelocityConfig())
-        files = (f"{name.removesuffix('_sampler')}_{data}" for data in (self.sizes.data, "argoverse1", "eth_ucy"))
-        recipe: TrainConfig = read_recipe(next(file for file in files if (LIBRARY / f"{file}.yaml").is_file()))
+        files = (
+            f"{name.removesuffix('_sampler')}_{data}"
+            for data in (self.sizes.data, "argoverse1", "eth_ucy")
+        )
+        recipe: TrainConfig = read_recipe(
+            next(file for file in files if (LIBRARY / f"{file}.yaml").is_file())
+        )
         scene = self.store[0]
-        lengths = {"num_future": scene.num_future, "max_history": scene.num_history, "num_history": scene.num_history}
-        model = replace(recipe.model, **{key: value for key, value in lengths.items() if hasattr(recipe.model, key)})
-        return replace(recipe, model=AgentFormerSamplerConfig(model) if name == "agentformer_sampler" else model)
+        lengths = {
+            "num_future": scene.num_future,
+            "max_history": scene.num_history,
+            "num_history": scene.num_history,
+        }
+        model = replace(
+            recipe.model,
+            **{key: value for key, value in lengths.items() if hasattr(recipe.model, key)},
+        )
+        return replace(
+            recipe,
+            model=AgentFormerSamplerConfig(model) if name == "agentformer_sampler" else model,
+        )
 
     def batch(self, recipe: TrainConfig, count: int) -> SceneBatch:
         """The first scenes, on the device."""
@@ -119,10 +146,16 @@ class Run:
         """Model and loss with the weights of seed 0."""
         torch.manual_seed(0)
         model = recipe.build_model()
-        loss = model.losses[0]() if recipe.loss is None or type(recipe.loss) not in model.losses else recipe.loss
+        loss = (
+            model.losses[0]()
+            if recipe.loss is None or type(recipe.loss) not in model.losses
+            else recipe.loss
+        )
         return model.train().to(self.device), loss.build().to(self.device)
 
-    def step(self, recipe: TrainConfig, batch: SceneBatch, precision: torch.dtype | None) -> Callable[[], None]:
+    def step(
+        self, recipe: TrainConfig, batch: SceneBatch, precision: torch.dtype | None
+    ) -> Callable[[], None]:
         """A training step: augmentation, forward and backward pass, optimiser."""
         model, loss = self.build(recipe)
 
@@ -137,7 +170,10 @@ class Run:
 def host_noise() -> Iterator[None]:
     """`torch.randn` draws on the CPU, so that devices have the same random numbers."""
     draw = torch.randn
-    with patch("torch.randn", lambda *shape, device=None, **options: draw(*shape, **options).to(device or "cpu")):
+    with patch(
+        "torch.randn",
+        lambda *shape, device=None, **options: draw(*shape, **options).to(device or "cpu"),
+    ):
         yield
 
 
@@ -153,7 +189,9 @@ def parity(run: Run, name: str) -> Iterator[Row]:
             if isinstance(part, nn.Dropout):
                 part.p = 0.0
         with torch.no_grad():
-            position = model.eval()(batch.observation).in_batch_frame()[batch.observation.target_mask]
+            position = model.eval()(batch.observation).in_batch_frame()[
+                batch.observation.target_mask
+            ]
         torch.manual_seed(0)
         with host_noise():
             value = loss(model.train(), batch)["loss"]
@@ -162,12 +200,17 @@ def parity(run: Run, name: str) -> Iterator[Row]:
         gradients = [p.grad.cpu().double() for p in model.parameters() if p.grad is not None]
         results.append((position.cpu(), value.detach().cpu().double(), gradients))
     (position, value, gradients), (position_, value_, gradients_) = results
-    error = torch.stack([(a - b).square().sum() for a, b in zip(gradients, gradients_, strict=True)] or [torch.zeros(())])
+    error = torch.stack(
+        [(a - b).square().sum() for a, b in zip(gradients, gradients_, strict=True)]
+        or [torch.zeros(())]
+    )
     norm = torch.stack([a.square().sum() for a in gradients] or [torch.ones(())])
     row: Row = {"median position, m": float((position - position_).norm(dim=-1).median())}
     row |= {"loss, relative": float((value - value_).abs() / value.abs().clamp(min=1e-3))}
     row |= {"gradient, relative": float((error.sum() / norm.sum().clamp(min=1e-12)).sqrt())}
-    equal = row["loss, relative"] <= MAX_LOSS_ERROR and row["gradient, relative"] <= MAX_GRADIENT_ERROR
+    equal = (
+        row["loss, relative"] <= MAX_LOSS_ERROR and row["gradient, relative"] <= MAX_GRADIENT_ERROR
+    )
     yield row | {"equal": "yes" if equal else "NO"}
 
 
@@ -181,8 +224,16 @@ def training(run: Run, name: str) -> Iterator[Row]:
             step()
         time, memory = run.cost(step)
         speed = counter.get_total_flops() / time / 1e9
-        row = {"precision": label, "step, ms": time, "scenes/s": 1e3 * batch.num_scenes / time, "TFLOP/s": speed}
-        left, right = (torch.randn(size, size, device=run.device, dtype=precision or torch.float32) for _ in range(2))
+        row = {
+            "precision": label,
+            "step, ms": time,
+            "scenes/s": 1e3 * batch.num_scenes / time,
+            "TFLOP/s": speed,
+        }
+        left, right = (
+            torch.randn(size, size, device=run.device, dtype=precision or torch.float32)
+            for _ in range(2)
+        )
         peak = 2 * size**3 / run.median_ms(lambda left=left, right=right: left @ right) / 1e9  # type: ignore[misc]
         yield row | {"share of peak": speed / peak, "memory, MB": memory}
 
@@ -194,7 +245,9 @@ def latency(run: Run, name: str) -> Iterator[Row]:
     with torch.inference_mode():
         for count in run.sizes.latency:
             observation = run.batch(recipe, count).observation
-            row[f"batch {count}, ms"] = run.median_ms(lambda observation=observation: model(observation))  # type: ignore[misc]
+            row[f"batch {count}, ms"] = run.median_ms(
+                lambda observation=observation: model(observation)
+            )  # type: ignore[misc]
     yield row
 
 
@@ -209,11 +262,22 @@ def kernels(run: Run, name: str) -> Iterator[Row]:
         torch.cuda.synchronize() if run.device.type == "cuda" else None
     shares, count, total = dict.fromkeys((*KINDS, "other"), 0.0), 0, 0.0
     for event in record.key_averages():
-        spent = event.self_device_time_total if run.device.type == "cuda" else event.self_cpu_time_total
-        kind = next((kind for kind, words in KINDS.items() if any(word in event.key.lower() for word in words)), "other")
+        spent = (
+            event.self_device_time_total if run.device.type == "cuda" else event.self_cpu_time_total
+        )
+        kind = next(
+            (
+                kind
+                for kind, words in KINDS.items()
+                if any(word in event.key.lower() for word in words)
+            ),
+            "other",
+        )
         shares[kind] += spent
         count, total = count + event.count, total + spent
-    yield {"step, ms": time, "busy": total / 1e3 / time, "kernels": count} | {k: v / max(total, 1e-9) for k, v in shares.items()}
+    yield {"step, ms": time, "busy": total / 1e3 / time, "kernels": count} | {
+        k: v / max(total, 1e-9) for k, v in shares.items()
+    }
 
 
 def tasks(run: Run, name: str) -> Iterator[Row]:
@@ -223,16 +287,24 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
     model: nn.Module
     if name == "detection":
         count, side = sizes.image
-        model, pixels = Detr(sizes.detr).train().to(device), torch.rand(count, 3, side, side, device=device)
+        model, pixels = (
+            Detr(sizes.detr).train().to(device),
+            torch.rand(count, 3, side, side, device=device),
+        )
         box = torch.rand(count, 7, 4, device=device) * 0.4 + 0.1
-        targets = BoxTargets(torch.zeros(count, 7, dtype=torch.int64, device=device), box, box[..., 0] > 0.15)
+        targets = BoxTargets(
+            torch.zeros(count, 7, dtype=torch.int64, device=device), box, box[..., 0] > 0.15
+        )
 
         def value() -> Tensor:
             return box_loss(model(pixels), targets, BoxLossConfig())["loss"]
     else:
         count, length = sizes.pairs
         model = Transformer(sizes.translation).train().to(device)
-        source, target = (torch.randint(4, sizes.translation.source_tokens, (count, length), device=device) for _ in range(2))
+        source, target = (
+            torch.randint(4, sizes.translation.source_tokens, (count, length), device=device)
+            for _ in range(2)
+        )
 
         def value() -> Tensor:
             logits = model(source, target[:, :-1])
@@ -240,7 +312,12 @@ def tasks(run: Run, name: str) -> Iterator[Row]:
 
     for label, precision in PRECISIONS.items():
         time, memory = run.cost(training_step(value, model, nn.Module(), OptimConfig(), precision))
-        yield {"precision": label, "step, ms": time, "items/s": 1e3 * count / time, "memory, MB": memory}
+        yield {
+            "precision": label,
+            "step, ms": time,
+            "items/s": 1e3 * count / time,
+            "memory, MB": memory,
+        }
 
 
 def pipeline(run: Run, name: str) -> Iterator[Row]:
@@ -249,7 +326,9 @@ def pipeline(run: Run, name: str) -> Iterator[Row]:
     data = SceneDataset(run.store, recipe.data.batch)
     steps = count_steps(len(data), min(run.sizes.batch, max(len(data) // 4, 1)))
     model, loss = run.build(recipe)
-    step = training_step(lambda batch: loss(model, batch)["loss"], model, loss, recipe.optim, torch.bfloat16)
+    step = training_step(
+        lambda batch: loss(model, batch)["loss"], model, loss, recipe.optim, torch.bfloat16
+    )
 
     for workers in run.sizes.workers:
         sampler = RankSampler(EpochShuffle(len(data), steps, 0, 1, data.sizes))
@@ -265,7 +344,9 @@ def pipeline(run: Run, name: str) -> Iterator[Row]:
         yield row
 
 
-TABLES: dict[str, tuple[Callable[[Run, str], Iterator[Row]], Callable[[Sizes], tuple[str, ...]]]] = {
+TABLES: dict[
+    str, tuple[Callable[[Run, str], Iterator[Row]], Callable[[Sizes], tuple[str, ...]]]
+] = {
     "Parity with the CPU": (parity, lambda sizes: sizes.models),
     "Training": (training, lambda sizes: sizes.models),
     "Latency": (latency, lambda sizes: sizes.models),
@@ -282,7 +363,10 @@ def measured(table: Callable[[Run, str], Iterator[Row]], run: Run, name: str) ->
     try:
         yield from ({"model": name} | row for row in table(run, name))
     except (RuntimeError, ValueError, ImportError, NotImplementedError) as error:
-        yield {"model": name, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
+        yield {
+            "model": name,
+            "error": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+        }
     if run.device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -291,17 +375,29 @@ def markdown(rows: list[Row]) -> str:
     """Rows as a table for the documentation."""
     names = [*dict.fromkeys(name for row in rows for name in row)]
     cells = [
-        [f"{row.get(name, ''):.3g}" if isinstance(row.get(name), float) else str(row.get(name, "")) for name in names]
+        [
+            f"{row.get(name, ''):.3g}"
+            if isinstance(row.get(name), float)
+            else str(row.get(name, ""))
+            for name in names
+        ]
         for row in rows
     ]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [names, ["---"] * len(names), *cells])
+    return "\n".join(
+        "| " + " | ".join(line) + " |" for line in [names, ["---"] * len(names), *cells]
+    )
 
 
 def report(out: Path, device: torch.device, sizes: Sizes, folder: Path) -> bool:
     """Simulate traffic in `folder`, measure and print all tables, write them to `out`; True if all rows are as expected."""
     workers = max(1, *sizes.workers)
     synthesize(folder / "raw", sizes.scenes, 0, test_fraction=0.0, workers=workers, progress=False)
-    prepare(Argoverse2(), folder / "raw", folder / "store", PrepareOptions(("train",), workers, progress=False))
+    prepare(
+        Argoverse2(),
+        folder / "raw",
+        folder / "store",
+        PrepareOptions(("train",), workers, progress=False),
+    )
     run = Run(device, SceneStore(folder / "store", "train"), sizes)
     tables: dict[str, list[Row]] = {}
     machine = environment(device.type)
@@ -311,23 +407,31 @@ def report(out: Path, device: torch.device, sizes: Sizes, folder: Path) -> bool:
         tables[title] = [row for name in names(sizes) for row in measured(table, run, name)]
         print(f"\n## {title}\n\n{markdown(tables[title])}", flush=True)
         write_json(out, tables, machine)
-    return not any(row.get("equal") == "NO" or "error" in row for rows in tables.values() for row in rows)
+    return not any(
+        row.get("equal") == "NO" or "error" in row for rows in tables.values() for row in rows
+    )
 
 
 def main() -> None:
     """Read the command line and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--repeats", type=int)
     args = parser.parse_args()
     if not args.small and not torch.cuda.is_available():
-        raise SystemExit("gpu_report: there is no CUDA device here; --small computes all tables on the CPU")
+        raise SystemExit(
+            "gpu_report: there is no CUDA device here; --small computes all tables on the CPU"
+        )
     sizes = SMALL if args.small else Sizes()
     warnings.filterwarnings("ignore", ".*flop.*|.*inefficient.*")
     with tempfile.TemporaryDirectory() as folder:
         device = torch.device("cpu" if args.small else "cuda")
-        good = report(args.out, device, replace(sizes, repeats=args.repeats or sizes.repeats), Path(folder))
+        good = report(
+            args.out, device, replace(sizes, repeats=args.repeats or sizes.repeats), Path(folder)
+        )
     sys.exit(0 if good else 1)
 
 

@@ -38,7 +38,9 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "pyarrow")},
-        "allocator": {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)},
+        "allocator": {
+            name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)
+        },
         "load": round(os.getloadavg()[0], 2),
     }
 
@@ -71,7 +73,9 @@ def _cpu_s() -> float:
 
 def medians_ms(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median wall milliseconds of alternating calls by name."""
-    return {name: float(np.median(times[:, 0])) * 1e3 for name, times in times_s(runs, repeats).items()}
+    return {
+        name: float(np.median(times[:, 0])) * 1e3 for name, times in times_s(runs, repeats).items()
+    }
 
 
 def median_ms(run: Callable[[], object], repeats: int, device: str = "cpu") -> float:
@@ -85,7 +89,9 @@ def peak_mb(device: str = "cpu") -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e6
-    status = Path("/proc/self/status").read_text()  # resource.getrusage includes the peak of the parent process
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # resource.getrusage includes the peak of the parent process
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
@@ -104,7 +110,9 @@ def reset_peak(device: str = "cpu") -> float:
 
 def new_parser(doc: str | None, repeats: int) -> argparse.ArgumentParser:
     """A command-line parser with the options of all benchmarks; the help is the docstring of the script."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=repeats)
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--json", type=Path)
@@ -121,7 +129,9 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return args
 
 
-def training_step(value: Callable[..., Any], model: Any, loss: Any, config: Any, precision: Any = None) -> Callable[..., None]:
+def training_step(
+    value: Callable[..., Any], model: Any, loss: Any, config: Any, precision: Any = None
+) -> Callable[..., None]:
     """A call that computes a loss of its arguments and the gradient, and changes the weights of a model and its loss.
 
     `config` is an `OptimConfig`; `precision` is the dtype of autocast, None for single precision.
@@ -132,11 +142,15 @@ def training_step(value: Callable[..., Any], model: Any, loss: Any, config: Any,
 
     parameters, device = [*model.parameters(), *loss.parameters()], next(model.parameters()).device
     groups = [*parameter_groups(model, config), {"params": list(loss.parameters())}]
-    optimizer, _ = build_optimizer([group for group in groups if group["params"]], config, lambda step: (step, 1000))
+    optimizer, _ = build_optimizer(
+        [group for group in groups if group["params"]], config, lambda step: (step, 1000)
+    )
 
     def run(*batch: Any) -> None:
         optimizer.zero_grad()
-        with torch.autocast(device.type, precision or torch.bfloat16, enabled=precision is not None):
+        with torch.autocast(
+            device.type, precision or torch.bfloat16, enabled=precision is not None
+        ):
             result = value(*batch)
         result.backward()
         if config.clip:
@@ -148,17 +162,29 @@ def training_step(value: Callable[..., Any], model: Any, loss: Any, config: Any,
 
 def origin() -> dict[str, str]:
     """Commit and command of this process: contained in all files with figures."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    git = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return {"commit": commit or "unknown", "command": shlex.join(["python", *sys.argv])}
 
 
 def write_json(path: Path, rows: Any, machine: dict[str, Any], **more: Any) -> None:
     """Write figures with the machine, the commit and the command that produced them, atomically."""
-    write_atomically(path, json.dumps(origin() | {"machine": machine, **more, "rows": rows}, indent=1) + "\n")
+    write_atomically(
+        path, json.dumps(origin() | {"machine": machine, **more, "rows": rows}, indent=1) + "\n"
+    )
 
 
-def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+def report(
+    args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     """Measure and print `tables` (rows by title, measured by iterating over them), and write all rows to --json; returns them."""
     import pandas as pd
 
@@ -169,7 +195,10 @@ def report(args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any
     print(json.dumps(machine))
     for title, measured in tables.items():
         table = [*measured]
-        print(f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=digits)}", flush=True)
+        print(
+            f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=digits)}",
+            flush=True,
+        )
         rows += table
     if args.json:
         write_json(args.json, rows, machine)

@@ -28,12 +28,21 @@ sys.dont_write_bytecode = True
 from support.uses import PRELOAD, TABLES, Guard, prepare_files, tables  # noqa: E402
 
 PARTS = ("trajformer", "data_prep", "tests", "tools", "configs", "pyproject.toml")
-PROJECT = ("trajformer", "data_prep", "support", "uses")  # packages that are imported again from the copy
+PROJECT = (
+    "trajformer",
+    "data_prep",
+    "support",
+    "uses",
+)  # packages that are imported again from the copy
 
 
 def prepare_silently(folder: Path) -> None:
     """Make the files of all cases."""
-    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing):
+    with (
+        open(os.devnull, "w") as nothing,
+        contextlib.redirect_stdout(nothing),
+        contextlib.redirect_stderr(nothing),
+    ):
         prepare_files(folder)
 
 
@@ -50,16 +59,22 @@ def run_cases(copy: Path, uses: list[str], prepared: Path, passing: bool = False
     for name in list(sys.modules):
         if name.partition(".")[0] in PROJECT:
             del sys.modules[name]
-    sys.modules["__main__"] = ModuleType("__main__")  # a spawned process imports the file of this module
+    sys.modules["__main__"] = ModuleType(
+        "__main__"
+    )  # a spawned process imports the file of this module
     sys.path[:0] = [str(copy), str(copy / "tests"), str(copy / "tools")]
     for name in (*PRELOAD, *TABLES):
         import_module(name)
     support, processes = import_module("support.uses"), import_module("support.processes")
-    os.environ |= processes.environment(PYTHONPATH=os.pathsep.join(sys.path[:3]), PYTHONDONTWRITEBYTECODE="1")
+    os.environ |= processes.environment(
+        PYTHONPATH=os.pathsep.join(sys.path[:3]), PYTHONDONTWRITEBYTECODE="1"
+    )
     wrong = False
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(case for case in support.tables() if case.use in uses):
-            found = support.problems(case, support.run_case(case, prepared, Path(folder, str(number)), "fork"))
+            found = support.problems(
+                case, support.run_case(case, prepared, Path(folder, str(number)), "fork")
+            )
             wrong |= passing == bool(found)
             if found or not passing:
                 print(f"    {case.use}: {found[0] if found else 'PASSES'}", flush=True)
@@ -68,7 +83,9 @@ def run_cases(copy: Path, uses: list[str], prepared: Path, passing: bool = False
 
 def main() -> int:
     """Run the command line; returns 1 if a case passes without its guards."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-k", default="", help="only cases with this text in their use")
     args = parser.parse_args()
     by_guards: dict[tuple[Guard, ...], list[str]] = defaultdict(list)
@@ -81,20 +98,29 @@ def main() -> int:
         for part in PARTS:
             (shutil.copytree if (ROOT / part).is_dir() else shutil.copy)(ROOT / part, copy / part)
         in_process(prepare_silently, Path(files))
-        if not in_process(run_cases, copy, [use for uses in by_guards.values() for use in uses], Path(files), True):
+        if not in_process(
+            run_cases, copy, [use for uses in by_guards.values() for use in uses], Path(files), True
+        ):
             print("these cases fail with their guards")
             return 1
         for guards, uses in by_guards.items():
-            before = {guard.file: (copy / guard.file).read_text(encoding="utf-8") for guard in guards}
+            before = {
+                guard.file: (copy / guard.file).read_text(encoding="utf-8") for guard in guards
+            }
             for guard in guards:
                 file = copy / guard.file
-                file.write_text(file.read_text(encoding="utf-8").replace(guard.text, guard.replacement), encoding="utf-8")
+                file.write_text(
+                    file.read_text(encoding="utf-8").replace(guard.text, guard.replacement),
+                    encoding="utf-8",
+                )
                 print(f"{guard.file}: {guard.text.strip().splitlines()[0]}", flush=True)
             wrong += not in_process(run_cases, copy, uses, Path(files))
             for name, text in before.items():
                 (copy / name).write_text(text, encoding="utf-8")
     total = sum(map(len, by_guards.values()))
-    print(f"{len({guard for guards in by_guards for guard in guards})} guards, {total} cases; {wrong} with a case that passes")
+    print(
+        f"{len({guard for guards in by_guards for guard in guards})} guards, {total} cases; {wrong} with a case that passes"
+    )
     return int(wrong > 0)
 
 

@@ -48,15 +48,24 @@ KILLED = {  # command: its output, and the command after a kill if it differs
     "preprocess argoverse2 raw store --workers 1": ("store", ""),
     TRAIN: ("run", f"{TRAIN} --resume"),
     "store merge store --out merged": ("merged", ""),
-    "store export-scene store --split train --scene {scene} --out scene.json --overwrite": ("scene.json", ""),
-    "predict --checkpoint run/last.ckpt --store store --split val --out forecasts.parquet --overwrite": ("forecasts.parquet", ""),
+    "store export-scene store --split train --scene {scene} --out scene.json --overwrite": (
+        "scene.json",
+        "",
+    ),
+    "predict --checkpoint run/last.ckpt --store store --split val --out forecasts.parquet --overwrite": (
+        "forecasts.parquet",
+        "",
+    ),
     CONVERT: ("weights.safetensors", ""),
 }
 
 
 def run(command: str) -> None:
     """Execute a command here, without output."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
         try:
             status = main(command.split())
         except SystemExit as error:  # a malformed command line
@@ -99,14 +108,20 @@ def remove(*names: str) -> None:
 
 def cycle(moment: random.Random) -> dict[str, Any]:
     """All commands once: digests of the results, and the resources held afterwards."""
-    remove(*(path.name for path in Path().iterdir() if path.name not in ("recipe.yaml", "temporary")))
+    remove(
+        *(path.name for path in Path().iterdir() if path.name not in ("recipe.yaml", "temporary"))
+    )
     run("synthesize raw --scenes 12 --workers 1")
     run("preprocess argoverse2 raw store --workers 1")
     killed = run_killed(TRAIN, moment.uniform(0.1, 0.8))
     run(f"{TRAIN} --resume")
     for command in CYCLE:
         run(command)
-    results = {**digests(Path("run")), **digests(Path("merged")), **digests(Path("forecasts.parquet"))}
+    results = {
+        **digests(Path("run")),
+        **digests(Path("merged")),
+        **digests(Path("forecasts.parquet")),
+    }
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "killed": killed,
@@ -120,13 +135,20 @@ def cycle(moment: random.Random) -> dict[str, Any]:
     }
 
 
-def kills(command: str, output: str, again: str, count: int, moment: random.Random) -> dict[str, Any]:
+def kills(
+    command: str, output: str, again: str, count: int, moment: random.Random
+) -> dict[str, Any]:
     """Stop a command `count` times, each time with nothing written before, repeat it and compare."""
     remove(output)
     start = time.monotonic()
     run(command)
     seconds, expected = time.monotonic() - start, digests(Path(output))
-    row: dict[str, Any] = {"command": command, "seconds": round(seconds, 1), "kills": 0, "different": 0}
+    row: dict[str, Any] = {
+        "command": command,
+        "seconds": round(seconds, 1),
+        "kills": 0,
+        "different": 0,
+    }
     while row["kills"] < count:
         remove(output)
         if run_killed(command, moment.uniform(0, 1.2 * seconds)):
@@ -140,20 +162,30 @@ def stable(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Names of results that differ between cycles or grow after the third, when caches are full."""
     problems = [name for name in ("figures", "files") if len({row[name] for row in rows}) > 1]
     for early, late in [(rows[2], rows[-1])] if len(rows) > 2 else []:
-        problems += [name for name in ("open_files", "threads", "temporary", "left_over") if late[name] > early[name]]
+        problems += [
+            name
+            for name in ("open_files", "threads", "temporary", "left_over")
+            if late[name] > early[name]
+        ]
         problems += ["memory_mb"] if late["memory_mb"] > 1.1 * early["memory_mb"] else []
     return problems
 
 
 def soak() -> int:
     """Print the cycles, then the stopped commands; returns 1 if something differs or grows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cycles", type=int, default=24)
     parser.add_argument("--kills", type=int, default=50, help="kills of each command")
     parser.add_argument("--json", type=Path, help="also write the record to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    moment, record, out = random.Random(0), {"cycles": [], "kills": []}, args.json and args.json.absolute()
+    moment, record, out = (
+        random.Random(0),
+        {"cycles": [], "kills": []},
+        args.json and args.json.absolute(),
+    )
     for name in ("preprocess", "store", "train"):  # forked processes start with their modules
         load_command(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -165,9 +197,13 @@ def soak() -> int:
             print(record["cycles"][-1], flush=True)
         scene = next(Path("raw/train").iterdir()).name
         for command, (output, again) in KILLED.items() if args.kills else ():
-            record["kills"].append(kills(command.format(scene=scene), output, again, args.kills, moment))
+            record["kills"].append(
+                kills(command.format(scene=scene), output, again, args.kills, moment)
+            )
             print(record["kills"][-1], flush=True)
-    problems = stable(record["cycles"]) + [row["command"] for row in record["kills"] if row["different"]]
+    problems = stable(record["cycles"]) + [
+        row["command"] for row in record["kills"] if row["different"]
+    ]
     print("differs or grows: " + (", ".join(problems) or "nothing"))
     if out:
         out.write_text(json.dumps(record | {"problems": problems}, indent=1) + "\n")

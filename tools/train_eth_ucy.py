@@ -42,25 +42,60 @@ def main() -> int:
 
 def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing runs, then print the table, and mean and standard deviation over seeds."""
-    changes = fields_of(options, FIXED) | {"data.train": str(args.store), "data.val": str(args.store)}
+    changes = fields_of(options, FIXED) | {
+        "data.train": str(args.store),
+        "data.val": str(args.store),
+    }
     runs = []
     for seed in args.seeds:
         for name in SETS:
             splits = {"data.train_split": f"{name}_train", "data.val_split": f"{name}_val"}
             recipe = read_recipe(args.config, changes | splits | {"seed": seed})
-            runs.append(Training(Row(name, str(args.config)), seed, args.out / f"seed{seed}" / name, recipe, futures=0))
+            runs.append(
+                Training(
+                    Row(name, str(args.config)),
+                    seed,
+                    args.out / f"seed{seed}" / name,
+                    recipe,
+                    futures=0,
+                )
+            )
     with lock_folder(args.out):
         if failed := train_all([run for run in runs if not run.record()["done"]], args.jobs):
-            raise TrajformerError("; ".join(f"{run.folder}: {line}" for run, line in failed.items()))
+            raise TrajformerError(
+                "; ".join(f"{run.folder}: {line}" for run, line in failed.items())
+            )
     if args.data is None:
         return
     results = args.out / "results.json"
-    score = ["evaluate", "--protocol", "eth_ucy", "--data", str(args.data), "--json", str(results), "--overwrite"]
-    subprocess.run([*COMMAND, *score, "--checkpoint", *(str(args.out / f"seed{seed}") for seed in args.seeds)], check=True)
+    score = [
+        "evaluate",
+        "--protocol",
+        "eth_ucy",
+        "--data",
+        str(args.data),
+        "--json",
+        str(results),
+        "--overwrite",
+    ]
+    subprocess.run(
+        [*COMMAND, *score, "--checkpoint", *(str(args.out / f"seed{seed}") for seed in args.seeds)],
+        check=True,
+    )
     rows = json.loads(results.read_text())
-    figures = {(name, seed): rows[f"seed{seed}"][name] for name in (*SETS, "mean") for seed in args.seeds}
-    table = pd.DataFrame(figures).T[["ADE_20", "FDE_20", "ADE_1", "FDE_1"]].groupby(level=0, sort=False).agg(["mean", "std"])
-    print("\nmean and standard deviation over seeds\n" + table.to_string(float_format="{:.3f}".format, na_rep="-"))
+    metrics = {
+        (name, seed): rows[f"seed{seed}"][name] for name in (*SETS, "mean") for seed in args.seeds
+    }
+    table = (
+        pd.DataFrame(metrics)
+        .T[["ADE_20", "FDE_20", "ADE_1", "FDE_1"]]
+        .groupby(level=0, sort=False)
+        .agg(["mean", "std"])
+    )
+    print(
+        "\nmean and standard deviation over seeds\n"
+        + table.to_string(float_format="{:.3f}".format, na_rep="-")
+    )
 
 
 if __name__ == "__main__":

@@ -39,11 +39,20 @@ def main() -> int:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--config", type=Path, required=True, help="a recipe, by file or name")
-    parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`, with train and val")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        required=True,
+        help="made by `trajformer preprocess`, with train and val",
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--restarts", type=int, default=3, help="parts after the first one")
-    parser.add_argument("--minutes", type=float, help=f"of the processor, for each restart (default {MINUTES})")
-    parser.add_argument("--average", type=int, default=2, help="number of last parts whose weights are averaged")
+    parser.add_argument(
+        "--minutes", type=float, help=f"of the processor, for each restart (default {MINUTES})"
+    )
+    parser.add_argument(
+        "--average", type=int, default=2, help="number of last parts whose weights are averaged"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2, help="parallel runs, one thread each")
     args, options = parser.parse_known_args()
@@ -53,34 +62,57 @@ def main() -> int:
 def run(args: argparse.Namespace, options: list[str]) -> None:
     """Train missing parts, average, score, and print the figures of each seed, their mean and standard deviation."""
     if not 2 <= args.average <= args.restarts:
-        raise TrajformerError(f"--average {args.average}: expected 2 to {args.restarts}, the number of --restarts")
+        raise TrajformerError(
+            f"--average {args.average}: expected 2 to {args.restarts}, the number of --restarts"
+        )
     changes = fields_of(options, FIXED)
     has_minutes = read_recipe(args.config, changes).trainer.minutes
     if has_minutes and "trainer.epochs" in changes:
-        raise TrajformerError("--trainer.epochs: the length is trainer.minutes; add --trainer.minutes null for epochs")
+        raise TrajformerError(
+            "--trainer.epochs: the length is trainer.minutes; add --trainer.minutes null for epochs"
+        )
     if args.minutes and not has_minutes:
-        raise TrajformerError("--minutes: the recipe has epochs, and its restarts take a third of them; leave it out")
-    changes |= {"data.train": str(args.store), "data.val": str(args.store), "trainer.validate_every": NEVER}
+        raise TrajformerError(
+            "--minutes: the recipe has epochs, and its restarts take a third of them; leave it out"
+        )
+    changes |= {
+        "data.train": str(args.store),
+        "data.val": str(args.store),
+        "trainer.validate_every": NEVER,
+    }
     minutes = args.minutes or MINUTES
-    chains = [chain(args.config, changes, args.out / f"seed{seed}", seed, args.restarts, minutes) for seed in args.seeds]
-    figures = {}
+    chains = [
+        chain(args.config, changes, args.out / f"seed{seed}", seed, args.restarts, minutes)
+        for seed in args.seeds
+    ]
+    metrics = {}
     with lock_folder(args.out):
         train_chains(chains, args.jobs)
         first = args.restarts - args.average + 1
         for parts in chains:
             folder = parts[0].folder.parent / f"mean_{first}_{args.restarts}"
             average(parts[first:], folder / "mean.ckpt")
-            scores = score(folder / "mean.ckpt", folder, args.store, parts[0].recipe.data.val_split)["scores"]
-            figures[f"seed {parts[0].seed}"] = {name: value for name, value in scores.items() if FIGURE.fullmatch(name)}
+            scores = score(
+                folder / "mean.ckpt", folder, args.store, parts[0].recipe.data.val_split
+            )["scores"]
+            metrics[f"seed {parts[0].seed}"] = {
+                name: value for name, value in scores.items() if FIGURE.fullmatch(name)
+            }
     lengths = [one.recipe.trainer for one in chains[0]]
     length = sum(one.minutes or one.epochs for one in lengths)
     unit = "processor minutes" if lengths[0].minutes else "epochs"
     print(f"\nmean of the weights of parts {first} to {args.restarts}, {length:g} {unit} in all")
-    table = pd.DataFrame(figures).T
-    print(pd.concat([table, table.agg(["mean", "std"])]).to_string(float_format="{:.3f}".format, na_rep="-"))
+    table = pd.DataFrame(metrics).T
+    print(
+        pd.concat([table, table.agg(["mean", "std"])]).to_string(
+            float_format="{:.3f}".format, na_rep="-"
+        )
+    )
 
 
-def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, restarts: int, minutes: float) -> list[Training]:
+def chain(
+    config: Path, changes: dict[str, Any], folder: Path, seed: int, restarts: int, minutes: float
+) -> list[Training]:
     """The parts of a training in folder/part<P>. Restarts take `minutes`, or a third of the epochs of a recipe with epochs.
 
     A restart has half the rates of the recipe, and draws other random numbers than the parts before it.
@@ -92,12 +124,22 @@ def chain(config: Path, changes: dict[str, Any], folder: Path, seed: int, restar
     of_restart: dict[str, Any] = {"optim.learning_rate": RATES * optim.learning_rate}
     if optim.muon_rate:
         of_restart["optim.muon_rate"] = RATES * optim.muon_rate
-    of_restart |= {"trainer.minutes": minutes} if length.minutes else {"trainer.epochs": max(length.epochs // 3, 1)}
+    of_restart |= (
+        {"trainer.minutes": minutes}
+        if length.minutes
+        else {"trainer.epochs": max(length.epochs // 3, 1)}
+    )
     for number in range(1, restarts + 1):
-        start = {"seed": int(f"{number}{seed}"), "init": str(folder / f"part{number - 1}" / "last.ckpt")}
+        start = {
+            "seed": int(f"{number}{seed}"),
+            "init": str(folder / f"part{number - 1}" / "last.ckpt"),
+        }
         recipes.append(read_recipe(config, changes | of_restart | start))
     row = Row(folder.name, str(config))
-    return [Training(row, seed, folder / f"part{number}", recipe, futures=None) for number, recipe in enumerate(recipes)]
+    return [
+        Training(row, seed, folder / f"part{number}", recipe, futures=None)
+        for number, recipe in enumerate(recipes)
+    ]
 
 
 def train_chains(chains: list[list[Training]], jobs: int) -> None:
@@ -112,7 +154,9 @@ def train_chains(chains: list[list[Training]], jobs: int) -> None:
                 if int(re.findall(r"\d+", path.name)[-1]) >= number and path != one.folder:
                     shutil.rmtree(path)
         if failed := train_all(missing, jobs):
-            raise TrajformerError("; ".join(f"{one.folder}: {line}" for one, line in failed.items()))
+            raise TrajformerError(
+                "; ".join(f"{one.folder}: {line}" for one, line in failed.items())
+            )
 
 
 def average(parts: list[Training], mean: Path) -> None:
@@ -125,7 +169,9 @@ def average(parts: list[Training], mean: Path) -> None:
     if not mean.exists() or mean.stat().st_mtime < max(file.stat().st_mtime for file in weights):
         for name in ("scores.json", "agents.csv"):
             (mean.parent / name).unlink(missing_ok=True)
-        subprocess.run([*COMMAND, "average", *map(str, weights), "--out", str(mean), "--overwrite"], check=True)
+        subprocess.run(
+            [*COMMAND, "average", *map(str, weights), "--out", str(mean), "--overwrite"], check=True
+        )
 
 
 if __name__ == "__main__":

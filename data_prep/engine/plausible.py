@@ -23,24 +23,41 @@ def check_plausible(scene: Scene, max_speed_m_s: float) -> None:
     position, valid, length = scene.position, scene.valid, max_speed_m_s * scene.period_s
     stride = max(1, scene.num_steps // 8)
     start, end = slice(0, scene.num_steps - 1, stride), slice(1, scene.num_steps, stride)
-    place, velocity = (value.view(np.complex64)[..., 0] for value in (position, scene.velocity))  # x + iy is faster to compare
+    place, velocity = (
+        value.view(np.complex64)[..., 0] for value in (position, scene.velocity)
+    )  # x + iy is faster to compare
     far = np.abs(place[:, end] - place[:, start]) > length / 2
     if (far & valid[:, end] & valid[:, start]).any():
-        _check_speed("position", position[:, 1:] - position[:, :-1], valid[:, 1:] & valid[:, :-1], length, max_speed_m_s)
+        _check_speed(
+            "position",
+            position[:, 1:] - position[:, :-1],
+            valid[:, 1:] & valid[:, :-1],
+            length,
+            max_speed_m_s,
+        )
     if np.abs(velocity[:, start]).max() > max_speed_m_s / 2:
         _check_speed("velocity", scene.velocity, valid, max_speed_m_s, max_speed_m_s)
     now = scene.num_history - 1
     seen = valid[:, now].nonzero()[0]
-    if not len(seen) or np.abs(position[seen[0], now] - position[seen[-1], now]).max() < MIN_EXTENT_M:
+    if (
+        not len(seen)
+        or np.abs(position[seen[0], now] - position[seen[-1], now]).max() < MIN_EXTENT_M
+    ):
         everywhere = position[valid]
         extent = float((everywhere.max(0) - everywhere.min(0)).max())
         if len(valid) > 1 and 0 < extent < MIN_EXTENT_M:
-            raise SceneError(f"position: {len(valid)} agents within {extent:.2g} m, degrees instead of metres? {_REMEDY}")
+            raise SceneError(
+                f"position: {len(valid)} agents within {extent:.2g} m, degrees instead of metres? {_REMEDY}"
+            )
 
 
-def _check_speed(field: str, vector: np.ndarray, valid: np.ndarray, limit: float, max_speed_m_s: float) -> None:
+def _check_speed(
+    field: str, vector: np.ndarray, valid: np.ndarray, limit: float, max_speed_m_s: float
+) -> None:
     """SceneError if the 99th percentile of the length of vectors [A, T, 2], where valid [A, T], is above a limit."""
     largest = float(np.quantile(np.hypot(*vector[valid].astype(np.float64).T), 1 - MAX_SHARE))
     if largest > limit:
         speed = largest / limit * max_speed_m_s
-        raise SceneError(f"{field}: the 99th percentile of the speed is {speed:.4g} m/s, expected {max_speed_m_s:g}; {_REMEDY}")
+        raise SceneError(
+            f"{field}: the 99th percentile of the speed is {speed:.4g} m/s, expected {max_speed_m_s:g}; {_REMEDY}"
+        )

@@ -21,7 +21,15 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from data_prep.engine.tasks import KILLED, Alarm, InputTimeout, ShardResult, ShardResults, ShardTask, prepare_shard
+from data_prep.engine.tasks import (
+    KILLED,
+    Alarm,
+    InputTimeout,
+    ShardResult,
+    ShardResults,
+    ShardTask,
+    prepare_shard,
+)
 from trajformer.errors import TrajformerError
 
 POLL_S = 0.2
@@ -29,7 +37,9 @@ _MAX_READS = 2  # an input that kills its process as often is skipped
 _JOIN_S = 5.0  # a killed process that waits for a dead file server does not end
 _READY = "ready"
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # numpy reads it when it is imported
-_CONTEXT = multiprocessing.get_context("spawn")  # forking a process that has threads (pyarrow, torch) may deadlock
+_CONTEXT = multiprocessing.get_context(
+    "spawn"
+)  # forking a process that has threads (pyarrow, torch) may deadlock
 
 
 class _Worker:
@@ -37,11 +47,17 @@ class _Worker:
 
     def __init__(self) -> None:
         self.task: ShardTask | None = None
-        self.idle = False  # False during the start: sending a task that is larger than the pipe would block
-        self._reading = _CONTEXT.RawValue("q", -1)  # number of the input being read, -1 before the first
+        self.idle = (
+            False  # False during the start: sending a task that is larger than the pipe would block
+        )
+        self._reading = _CONTEXT.RawValue(
+            "q", -1
+        )  # number of the input being read, -1 before the first
         self._last_seen, self._since = -1, time.monotonic()
         self.pipe, child_pipe = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(child_pipe, self._reading), daemon=True)
+        self._process = _CONTEXT.Process(
+            target=_serve, args=(child_pipe, self._reading), daemon=True
+        )
         with _start_settings():
             self._process.start()
         child_pipe.close()  # so that the pipe ends with the process
@@ -96,7 +112,9 @@ class WorkerPool:
         while self._workers:
             self._workers.pop().kill()
 
-    def run(self, tasks: Sequence[ShardTask], on_progress: Callable[[int], Any] = lambda inputs: None) -> ShardResults:
+    def run(
+        self, tasks: Sequence[ShardTask], on_progress: Callable[[int], Any] = lambda inputs: None
+    ) -> ShardResults:
         """Make shards and yield each with its result; an error or an interruption kills all processes.
 
         `on_progress` is called several times a second with the number of inputs read for unfinished shards. Raises
@@ -146,10 +164,14 @@ class WorkerPool:
             return [task] if task else []
         if task is None:
             hint = 'a script that prepares needs `if __name__ == "__main__":`'
-            raise TrajformerError(f"a process that reads scenes cannot be started: out of memory? ({hint})")
+            raise TrajformerError(
+                f"a process that reads scenes cannot be started: out of memory? ({hint})"
+            )
         if 0 <= number < len(task.inputs):
             return [task.without(number, KILLED)]
-        raise TrajformerError(f"{task.path}: the process that makes it is killed (out of memory?): try fewer workers")
+        raise TrajformerError(
+            f"{task.path}: the process that makes it is killed (out of memory?): try fewer workers"
+        )
 
 
 @contextmanager
@@ -164,8 +186,14 @@ def _start_settings() -> Iterator[None]:
     late: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        handlers = {n: signal.signal(n, lambda number, _: late.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    mask, before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}), os.environ.get(_BLAS_THREADS)
+        handlers = {
+            n: signal.signal(n, lambda number, _: late.append(number))
+            for n in (signal.SIGINT, signal.SIGTERM)
+        }
+    mask, before = (
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}),
+        os.environ.get(_BLAS_THREADS),
+    )
     os.environ[_BLAS_THREADS] = "1"
     try:
         yield
@@ -186,7 +214,9 @@ def _serve(pipe: Connection, reading: Any) -> None:
     """Make the shards that arrive through the pipe until it is closed."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)  # maps are many small objects without cycles: the search for cycles costs 4 %
+    gc.set_threshold(
+        100_000, 20, 50
+    )  # maps are many small objects without cycles: the search for cycles costs 4 %
     answer: ShardResult | TrajformerError | str = _READY
     while True:
         pipe.send(answer)
@@ -223,7 +253,9 @@ MAX_LOSSES = 4  # losses of a worker or machine after which a shard fails
 OBJECT_STORE_BYTES = 100_000_000  # tasks and results are small, scenes never pass through Ray
 
 
-def run_on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, on_progress: Callable[[int], Any]) -> ShardResults:
+def run_on_ray(
+    tasks: Sequence[ShardTask], workers: int, address: str | None, on_progress: Callable[[int], Any]
+) -> ShardResults:
     """Make shards on a cluster, on which raw and store folder have the same path, and yield each with its result.
 
     A worker of the cluster reads in a process of a `WorkerPool`, so that the result does not depend on the machine. The shard of
@@ -245,16 +277,25 @@ def run_on_ray(tasks: Sequence[ShardTask], workers: int, address: str | None, on
                 task = running.pop(done)
                 try:
                     result = ray.get(done)
-                except (lost.WorkerCrashedError, lost.OutOfMemoryError, lost.NodeDiedError, lost.ObjectLostError) as error:
+                except (
+                    lost.WorkerCrashedError,
+                    lost.OutOfMemoryError,
+                    lost.NodeDiedError,
+                    lost.ObjectLostError,
+                ) as error:
                     losses[str(task.path)] += 1
                     if losses[str(task.path)] >= MAX_LOSSES:
                         times = f"{MAX_LOSSES} times (machines that vanish?)"
-                        raise TrajformerError(f"{task.path}: its worker was lost {times}") from error
+                        raise TrajformerError(
+                            f"{task.path}: its worker was lost {times}"
+                        ) from error
                     waiting.appendleft(task)
                     continue
                 except lost.RayError as error:
                     cause = getattr(error, "cause", None) or error
-                    raise TrajformerError(f"{task.path}: ray: {type(cause).__name__}: {cause}") from error
+                    raise TrajformerError(
+                        f"{task.path}: ray: {type(cause).__name__}: {cause}"
+                    ) from error
                 if isinstance(result, TrajformerError):
                     raise result
                 yield task, result
@@ -279,13 +320,19 @@ def _connect(workers: int, address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise TrajformerError("the executor ray needs the package ray (the extra 'ray'): pip install ray") from error
+        raise TrajformerError(
+            "the executor ray needs the package ray (the extra 'ray'): pip install ray"
+        ) from error
     if ray.is_initialized():
         yield ray
         return
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        options |= {"num_cpus": workers, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        options |= {
+            "num_cpus": workers,
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+        }
     handler = signal.getsignal(signal.SIGTERM)
     try:
         _probe(address)

@@ -22,7 +22,14 @@ from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError
 from trajformer.scenes.files import SIZE_SCALE
 from trajformer.scenes.manifest import checksum
-from trajformer.scenes.shard import PackedScene, ShardInfo, pack, read_shard_info, shard_path, write_shard
+from trajformer.scenes.shard import (
+    PackedScene,
+    ShardInfo,
+    pack,
+    read_shard_info,
+    shard_path,
+    write_shard,
+)
 
 if sys.platform == "linux":
     import resource
@@ -49,7 +56,9 @@ class ShardTask:
     timeout_s: float = TIMEOUT_S
     memory_gb: float = MEMORY_GB
     max_speed_m_s: float = MAX_SPEED_M_S  # see `check_plausible`
-    excluded: tuple[tuple[int, str], ...] = ()  # inputs that must not be read again: number and reason
+    excluded: tuple[
+        tuple[int, str], ...
+    ] = ()  # inputs that must not be read again: number and reason
 
     @property
     def path(self) -> Path:
@@ -71,7 +80,9 @@ class ShardTask:
         info = self._info()
         if info is None or (retry_skipped and info.skipped):
             return False
-        return info == ShardInfo(self.reader.name, self.split, self.digest(), info.skipped, info.unit)
+        return info == ShardInfo(
+            self.reader.name, self.split, self.digest(), info.skipped, info.unit
+        )
 
     def is_foreign(self) -> bool:
         """Whether the shard on disk was made from other inputs, or with other options."""
@@ -105,7 +116,9 @@ class ShardResult(NamedTuple):
 ShardResults: TypeAlias = Generator[tuple[ShardTask, ShardResult], None, None]
 
 
-def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda number: None) -> ShardResult:
+def prepare_shard(
+    task: ShardTask, on_input: Callable[[int], Any] = lambda number: None
+) -> ShardResult:
     """Read the inputs of one shard and write it; inputs that cannot be used are listed in the shard.
 
     Every error of an input is a reason to skip it, also a bug in its reader. `on_input` is called with the number of the input
@@ -117,9 +130,14 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
     seconds = []
     count, size = len(task.inputs), 1 if task.strict else GROUP_SIZE
     for first in range(0, count, size):
-        group = [_Reading(task, number, _stages(task, number)) for number in range(first, min(first + size, count))]
+        group = [
+            _Reading(task, number, _stages(task, number))
+            for number in range(first, min(first + size, count))
+        ]
         with Alarm() as alarm, memory_limit(task.memory_gb):
-            while pending := [reading for reading in group if reading.scene is None and reading.error is None]:
+            while pending := [
+                reading for reading in group if reading.scene is None and reading.error is None
+            ]:
                 for reading in pending:
                     on_input(reading.number)
                     reading.advance(alarm)
@@ -134,9 +152,13 @@ def prepare_shard(task: ShardTask, on_input: Callable[[int], Any] = lambda numbe
         _write(task, scenes, skipped)
         return ShardResult(task.path.stat().st_size, tuple(seconds), checksum(task.path))
     except OSError as error:
-        raise TrajformerError(f"{task.path}: cannot be written: {error.strerror or error}") from error
+        raise TrajformerError(
+            f"{task.path}: cannot be written: {error.strerror or error}"
+        ) from error
     except MemoryError as error:
-        raise TrajformerError(f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard") from error
+        raise TrajformerError(
+            f"{task.path}: out of memory: try fewer workers, or fewer scenes a shard"
+        ) from error
 
 
 @dataclass
@@ -167,7 +189,9 @@ class _Reading:
         except SceneError as error:
             self.error = error
         except (Exception, InputTimeout) as error:
-            reason = self.task.timeout_text if isinstance(error, InputTimeout) else _error_text(error)
+            reason = (
+                self.task.timeout_text if isinstance(error, InputTimeout) else _error_text(error)
+            )
             if isinstance(error, MemoryError):
                 reason = f"MemoryError: more than {self.task.memory_gb:g} GB are needed (--memory-gb), or no memory is left"
             self.error = SceneError(f"{self.task.inputs[self.number]}: {reason}")
@@ -204,7 +228,10 @@ def memory_limit(gigabytes: float) -> Iterator[None]:
             before = resource.getrlimit(resource.RLIMIT_AS)
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             limit = pages * resource.getpagesize() + int(gigabytes * 1e9)
-            resource.setrlimit(resource.RLIMIT_AS, (min((limit, *(b for b in before if b != resource.RLIM_INFINITY))), before[1]))
+            resource.setrlimit(
+                resource.RLIMIT_AS,
+                (min((limit, *(b for b in before if b != resource.RLIM_INFINITY))), before[1]),
+            )
         yield
     finally:
         SIZE_SCALE.reset(scale)
@@ -224,7 +251,9 @@ class Alarm:
     """
 
     def __enter__(self) -> Alarm:
-        self._supported = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        self._supported = (
+            hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        )
         self._running = False
         if self._supported:
             self._handler = signal.signal(signal.SIGALRM, self._expire)
@@ -247,7 +276,9 @@ class Alarm:
         """Raise `InputTimeout` after `seconds`, and again every second: Python drops exceptions raised in destructors."""
         self._running = True
         if self._supported:
-            signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), 1.0)  # a timer of zero seconds never expires
+            signal.setitimer(
+                signal.ITIMER_REAL, max(seconds, 1e-3), 1.0
+            )  # a timer of zero seconds never expires
 
     def stop(self) -> None:
         """Cancel. A timeout that happens at this moment is raised here, none afterwards."""
@@ -268,17 +299,25 @@ def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, st
     if task.strict:
         raise error
     reason = " ".join(str(error).replace(f"{task.raw}/", "").split())
-    skipped[number] = _printable(reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} ...")
+    skipped[number] = _printable(
+        reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]} ..."
+    )
 
 
 def _printable(text: str) -> str:
     """Escape characters that cannot be printed or stored."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    )
 
 
 def _write(task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, str]) -> None:
     def write(path: Path, chosen: list[PackedScene], digest: str) -> None:
-        listed = tuple((_printable(task.inputs[i].name(task.raw)), skipped[i]) for i in sorted(skipped))
+        listed = tuple(
+            (_printable(task.inputs[i].name(task.raw)), skipped[i]) for i in sorted(skipped)
+        )
         write_shard(path, chosen, ShardInfo(task.reader.name, task.split, digest, listed))
 
     try:
@@ -292,8 +331,15 @@ def _write(task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, s
                 write(trial, [scene], "")
                 kept.append(scene)
             except Exception as error:
-                _skip(task, number, SceneError(f"{task.inputs[number]}: cannot be stored: {_error_text(error)}"), skipped)
+                _skip(
+                    task,
+                    number,
+                    SceneError(f"{task.inputs[number]}: cannot be stored: {_error_text(error)}"),
+                    skipped,
+                )
         trial.unlink(missing_ok=True)
         if len(kept) == len(scenes):
-            raise TrajformerError(f"{task.path}: cannot be written: {_error_text(failure)}") from failure
+            raise TrajformerError(
+                f"{task.path}: cannot be written: {_error_text(failure)}"
+            ) from failure
         write(task.path, kept, task.digest())

@@ -30,7 +30,11 @@ _Meaning = TypeVar("_Meaning")
 
 
 def read_csv(
-    path: Path, numbers: Collection[str], text: Collection[str], max_bytes: int, optional: Collection[str] = ()
+    path: Path,
+    numbers: Collection[str],
+    text: Collection[str],
+    max_bytes: int,
+    optional: Collection[str] = (),
 ) -> pa.Table:
     """Columns of a CSV file with a header: numbers as float64, text as dictionaries, without empty cells.
 
@@ -42,7 +46,9 @@ def read_csv(
         header = data[: data.find(b"\n") + 1].decode("utf-8-sig").replace('"', "").strip()
         check_names(header.split(","), kinds, path)  # pyarrow would use one of two columns
         options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
-        table = pa_csv.read_csv(pa.BufferReader(data), read_options=READ_OPTIONS, convert_options=options)
+        table = pa_csv.read_csv(
+            pa.BufferReader(data), read_options=READ_OPTIONS, convert_options=options
+        )
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: {one_line(error)}") from error
     check_types(table, numbers, text, path)
@@ -58,7 +64,9 @@ class ParquetBounds(NamedTuple):
     codecs: tuple[str, ...]
 
 
-def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bounds: ParquetBounds) -> dict[str, pa.Array]:
+def read_parquet(
+    path: Path, numbers: Collection[str], text: Collection[str], bounds: ParquetBounds
+) -> dict[str, pa.Array]:
     """Columns of a parquet file: numbers, and text as dictionaries, without empty cells.
 
     A SceneError names the file and the column or size that cannot be used.
@@ -86,41 +94,63 @@ def read_parquet(path: Path, numbers: Collection[str], text: Collection[str], bo
 def check_opens(path: Path) -> None:
     """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow. It is tried in another process."""
     code = "import sys, pyarrow.parquet; pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
-    if path.is_file() and subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.DEVNULL).returncode < 0:
-        raise SceneError(f"{path}: not a readable parquet file: it ends the process that opens it; download it again")
+    if (
+        path.is_file()
+        and subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.DEVNULL).returncode
+        < 0
+    ):
+        raise SceneError(
+            f"{path}: not a readable parquet file: it ends the process that opens it; download it again"
+        )
 
 
-def _check_parquet(schema: pa.Schema, metadata: Any, names: Sequence[str], bounds: ParquetBounds, path: Path) -> None:
+def _check_parquet(
+    schema: pa.Schema, metadata: Any, names: Sequence[str], bounds: ParquetBounds, path: Path
+) -> None:
     """Check columns and the declared size before the file is decompressed."""
     check_names(schema.names, names, path)
-    kinds = dict(zip(schema.names, schema.types, strict=True))  # `metadata.schema` would keep memory until the next collection
+    kinds = dict(
+        zip(schema.names, schema.types, strict=True)
+    )  # `metadata.schema` would keep memory until the next collection
     for name in names:
         if pa.types.is_nested(kinds[name]):  # a list may expand to any size
             raise SceneError(f"{path}: {name}: not one value a row")
     parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     rows = sum(part.num_rows for part in parts)
     if rows != metadata.num_rows:
-        raise SceneError(f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}")
+        raise SceneError(
+            f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}"
+        )
     check_count(rows, bounds.rows, "rows", path)
-    check_count(sum(part.total_byte_size for part in parts), bounds.num_bytes, "bytes uncompressed", path)
+    check_count(
+        sum(part.total_byte_size for part in parts), bounds.num_bytes, "bytes uncompressed", path
+    )
     codecs = {part.column(index).compression for part in parts for index in range(part.num_columns)}
     if foreign := ", ".join(sorted(codecs - set(bounds.codecs))):
-        raise SceneError(f"{path}: compressed with {foreign}, expected {' or '.join(bounds.codecs)}")
+        raise SceneError(
+            f"{path}: compressed with {foreign}, expected {' or '.join(bounds.codecs)}"
+        )
 
 
 def check_names(names: Sequence[str], required: Iterable[str], path: Path) -> None:
     """SceneError unless each required column exists once."""
     for name in required:
         if names.count(name) != 1:
-            raise SceneError(f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}")
+            raise SceneError(
+                f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}"
+            )
 
 
-def check_types(columns: Columns, numbers: Collection[str], text: Collection[str], path: Path) -> None:
+def check_types(
+    columns: Columns, numbers: Collection[str], text: Collection[str], path: Path
+) -> None:
     """SceneError unless the columns hold numbers or text, without empty cells."""
     for name in (*numbers, *text):
         kind, is_ = columns[name].type, is_number if name in numbers else is_text
         if not is_(kind):
-            raise SceneError(f"{path}: {name}: type {kind}, expected {'a number' if name in numbers else 'text'}")
+            raise SceneError(
+                f"{path}: {name}: type {kind}, expected {'a number' if name in numbers else 'text'}"
+            )
         if columns[name].null_count:
             raise SceneError(f"{path}: {name}: empty or NaN in {columns[name].null_count} rows")
 
@@ -148,17 +178,25 @@ def is_text(kind: pa.DataType) -> bool:
 
 def array(column: Column) -> np.ndarray:
     """A column of numbers without nulls, read-only."""
-    return np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    return np.from_dlpack(
+        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    )
 
 
-def numbers_within(columns: Columns, limits: Mapping[str, float], path: Path) -> dict[str, np.ndarray]:
+def numbers_within(
+    columns: Columns, limits: Mapping[str, float], path: Path
+) -> dict[str, np.ndarray]:
     """Columns of numbers as float64 [n] by name; SceneError if an absolute value is above the limit of its column."""
     matrix = np.array([array(columns[name]) for name in limits], np.float64)
     extremes = zip(limits.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
     for (name, limit), low, high in extremes:
         if not (low >= -limit and high <= limit):  # also refuses NaN
             largest = high if high >= -low else low
-            problem = f"{abs(largest):g}, expected at most {limit:g} either way" if np.isfinite(largest) else "NaN or infinity"
+            problem = (
+                f"{abs(largest):g}, expected at most {limit:g} either way"
+                if np.isfinite(largest)
+                else "NaN or infinity"
+            )
             raise SceneError(f"{path}: {name}: {problem}")
     return dict(zip(limits, matrix, strict=True))
 
@@ -167,7 +205,9 @@ def whole_numbers(values: np.ndarray, maximum: int, where: str) -> np.ndarray:
     """Values as int64 if they are whole numbers from 0 to `maximum`, else a SceneError that starts with `where`."""
     whole = values.astype(np.int64)
     if whole.min() < 0 or whole.max() > maximum or (whole != values).any():
-        raise SceneError(f"{where}: {values.min():g} to {values.max():g}, expected whole numbers 0 to {maximum}")
+        raise SceneError(
+            f"{where}: {values.min():g} to {values.max():g}, expected whole numbers 0 to {maximum}"
+        )
     return whole
 
 
@@ -186,12 +226,18 @@ def values_at(column: Column, rows: np.ndarray) -> list[str]:
 def only_value(columns: Columns, name: str, path: Path) -> str:
     """The value of a text column that has the same one in all rows, else a SceneError."""
     words = _encoded(columns[name]).dictionary.to_pylist()
-    if len(words) != 1 and len(words := groups(columns[name])[0]) != 1:  # a dictionary may hold unused words
-        raise SceneError(f"{path}: {name}: {len(words)} different values in one scene: {', '.join(map(repr, words))[:80]}")
+    if (
+        len(words) != 1 and len(words := groups(columns[name])[0]) != 1
+    ):  # a dictionary may hold unused words
+        raise SceneError(
+            f"{path}: {name}: {len(words)} different values in one scene: {', '.join(map(repr, words))[:80]}"
+        )
     return words[0]
 
 
-def translate(words: Sequence[str], meaning: Mapping[str, _Meaning], name: str, path: Path) -> list[_Meaning]:
+def translate(
+    words: Sequence[str], meaning: Mapping[str, _Meaning], name: str, path: Path
+) -> list[_Meaning]:
     """The meaning of each word of a column, SceneError if a word has none."""
     if unknown := sorted(set(words) - set(meaning)):
         raise SceneError(f"{path}: {name}: unknown value {unknown[0][:40]!r}")
@@ -207,7 +253,9 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     encoded = _encoded(column)
     words, codes = encoded.dictionary.to_pylist(), np.from_dlpack(encoded.indices)
     first = np.full(len(words), len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of repeated indices, the last assignment remains
+    first[codes[::-1]] = np.arange(len(codes))[
+        ::-1
+    ]  # of repeated indices, the last assignment remains
     used = [index for index, row in enumerate(first.tolist()) if row < len(codes)]
     used.sort(key=words.__getitem__)
     rank = np.empty(len(words), np.int64)
@@ -237,8 +285,12 @@ def cells(
 def fill(valid: np.ndarray, cell: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Array [A, T, ...] with values [n, ...] (one or two numbers each) of the rows at their `cells`, zero elsewhere."""
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
-    packed: np.ndarray = flat.view({4: np.int32, 8: np.int64, 16: np.complex128}[flat.shape[1] * flat.itemsize])
-    out = np.zeros(valid.size, packed.dtype)  # a pair is copied as one number, which is many times faster
+    packed: np.ndarray = flat.view(
+        {4: np.int32, 8: np.int64, 16: np.complex128}[flat.shape[1] * flat.itemsize]
+    )
+    out = np.zeros(
+        valid.size, packed.dtype
+    )  # a pair is copied as one number, which is many times faster
     out[cell] = packed[:, 0]
     return out.view(values.dtype).reshape(*valid.shape, *values.shape[1:])
 
@@ -267,10 +319,14 @@ class Agents(NamedTuple):
         `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `origin` float64 [2], metres in the
         city frame.
         """
-        polylines: dict[str, Any] = {name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__}
+        polylines: dict[str, Any] = {
+            name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__
+        }
         polylines["point"] = (lanes.point - origin).astype(np.float32)
         position = np.ascontiguousarray(self.position, np.float32)
-        visible = np.where(self.valid, position.view(np.int64)[..., 0], 0)  # x and y as one number are four times faster
+        visible = np.where(
+            self.valid, position.view(np.int64)[..., 0], 0
+        )  # x and y as one number are four times faster
         return Scene(
             *name,
             *clock,

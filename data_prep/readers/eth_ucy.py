@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import ClassVar
 
 from data_prep.reader import Input
-from data_prep.readers.recordings import Layout, read_recording, window_inputs, window_of, window_scene
-from trajformer.errors import Config
+from data_prep.readers.recordings import (
+    Layout,
+    read_recording,
+    window_inputs,
+    window_of,
+    window_scene,
+)
+from trajformer.config import Config
 from trajformer.scenes.scene import AgentKind, Scene
 
 PERIOD_S = 0.4
-DIRECTION_M = 0.2  # standing pedestrians: 99 % of the steps are shorter, on eth and hotel by a small margin
+DIRECTION_M = (
+    0.2  # standing pedestrians: 99 % of the steps are shorter, on eth and hotel by a small margin
+)
 LAYOUT = Layout(17, 13, 15, "metres", (2, "Pedestrian"))
 _PARTS = ("test", "train", "val")
 _WINDOWS = {
@@ -27,7 +35,15 @@ _WINDOWS = {
 
 
 @dataclass(frozen=True)
-class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "num_future": (1, 10_000), "tempo": (1, 10)}):
+class EthUcy(
+    Config,
+    limits={
+        "stride": (1, 10**9),
+        "num_history": (2, 10_000),
+        "num_future": (1, 10_000),
+        "tempo": (1, 10),
+    },
+):
     """Reader of the ETH and UCY pedestrian recordings, cut for leave-one-out evaluation.
 
     Attributes:
@@ -49,12 +65,19 @@ class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "
         "splits <set>_train, <set>_val and <set>_test, sets eth, hotel, univ, zara1 and zara2"
     )
     published: ClassVar[dict[str, int]] = {
-        f"{name}_{part}": count for name, counts in _WINDOWS.items() for part, count in zip(_PARTS, counts, strict=True)
+        f"{name}_{part}": count
+        for name, counts in _WINDOWS.items()
+        for part, count in zip(_PARTS, counts, strict=True)
     }
 
     def splits(self, raw: Path) -> list[str]:
         """`<set>_<part>` for every part (test, train, val) with a file in the folder of the set."""
-        return sorted({f"{path.parent.name}_{_name_and_part(path)[1]}" for path in raw.glob("[!.]*/[!.]*.txt")})
+        return sorted(
+            {
+                f"{path.parent.name}_{_name_and_part(path)[1]}"
+                for path in raw.glob("[!.]*/[!.]*.txt")
+            }
+        )
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Windows of all files of a split, as `window_inputs` lists them."""
@@ -68,8 +91,13 @@ class EthUcy(Config, limits={"stride": (1, 10**9), "num_history": (2, 10_000), "
         recording = read_recording(item.path, LAYOUT)
         first, tempo = window_of(item, recording, self.num_history + self.num_future)
         name = _name_and_part(item.path)[0]
-        names, clock = (f"{name}-{item.part}", self.name, split, name), (PERIOD_S, self.num_history, self.num_future)
-        return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_M, tempo=tempo)
+        names, clock = (
+            (f"{name}-{item.part}", self.name, split, name),
+            (PERIOD_S, self.num_history, self.num_future),
+        )
+        return window_scene(
+            recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_M, tempo=tempo
+        )
 
 
 def _name_and_part(path: Path) -> tuple[str, str]:

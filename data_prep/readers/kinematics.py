@@ -35,7 +35,11 @@ def estimate_motion(
         below 0.5 m it is noise. All zero where invalid.
     """
     agent, step = np.divmod(np.flatnonzero(valid), valid.shape[1])
-    velocity, heading, length = np.zeros(position.shape), np.zeros(valid.shape), np.zeros(valid.shape)
+    velocity, heading, length = (
+        np.zeros(position.shape),
+        np.zeros(valid.shape),
+        np.zeros(valid.shape),
+    )
     # the first steps share the window of a later one, the last step that the estimate may use
     first, steps = valid.argmax(1), np.arange(valid.shape[1])
     limit = np.where(first < num_history, num_history, len(steps)) - 1
@@ -47,7 +51,9 @@ def estimate_motion(
     seen = count[agent, end + 1] - count[agent, np.maximum(end + 1 - _window(valid, period_s), 0)]
     alone = (seen == 1) & (count[agent, step] > 0)
     if alone.any():
-        fitted[alone] = difference_velocity(position, valid, num_history, period_s)[agent, step][alone]
+        fitted[alone] = difference_velocity(position, valid, num_history, period_s)[agent, step][
+            alone
+        ]
     direction, distance = _displacement(position, valid, (agent, step, end))
     moving = np.hypot(fitted[:, 0], fitted[:, 1]) >= TANGENT_SPEED_M_S
     direction[moving] = fitted[moving]
@@ -56,7 +62,9 @@ def estimate_motion(
     return velocity, heading, length
 
 
-def difference_velocity(position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float) -> np.ndarray:
+def difference_velocity(
+    position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float
+) -> np.ndarray:
     """Velocity [A, T, 2] in m/s: the difference to the previous valid step, zero where invalid (`copy_to_first_step`).
 
     Arguments as in `estimate_motion`.
@@ -73,7 +81,9 @@ def difference_velocity(position: np.ndarray, valid: np.ndarray, num_history: in
 def copy_to_first_step(value: np.ndarray, valid: np.ndarray, num_history: int) -> None:
     """Copy the value [A, T, ...] of each track's second valid step to its first one, in place, if the second is observed."""
     rows, first = np.arange(len(valid)), valid.argmax(1)
-    second = (valid[:, :num_history] & (np.arange(num_history) > first[:, None])).argmax(1)  # 0 if it is not observed
+    second = (valid[:, :num_history] & (np.arange(num_history) > first[:, None])).argmax(
+        1
+    )  # 0 if it is not observed
     value[rows, first] = value[rows, np.maximum(first, second)]
 
 
@@ -83,13 +93,18 @@ def _window(valid: np.ndarray, period_s: float) -> int:
 
 
 def _fit_velocity(
-    position: np.ndarray, valid: np.ndarray, where: tuple[np.ndarray, np.ndarray, np.ndarray], period_s: float
+    position: np.ndarray,
+    valid: np.ndarray,
+    where: tuple[np.ndarray, np.ndarray, np.ndarray],
+    period_s: float,
 ) -> np.ndarray:
     """Tangent [N, 2] at each (agent, step) of the weighted parabola over the window of W steps that ends at `end`."""
     agent, step, end = where
     back = np.arange(_window(valid, period_s))[:, None]
     before, length = len(back) - 1, len(back) - 1 + valid.shape[1]
-    track = np.zeros((3, len(valid), length))  # preceded by invalid steps, so that all windows are complete
+    track = np.zeros(
+        (3, len(valid), length)
+    )  # preceded by invalid steps, so that all windows are complete
     track[0, :, before:], track[1:, :, before:] = valid, position.transpose(2, 0, 1)
     window = agent * length + end + before - back  # [W, N]
     weight, x, y = (values.take(window) for values in track.reshape(3, -1))
@@ -101,13 +116,19 @@ def _fit_velocity(
     third = second * age
     # normal equations of each fit, symmetric 3 x 3, solved for the tangent by Cramer's rule
     a, b, c = _sum(weight), _sum(first), _sum(second)
-    d, e, f = _sum(first * age) + VELOCITY_PENALTY, _sum(third), _sum(third * half) + ACCELERATION_PENALTY
+    d, e, f = (
+        _sum(first * age) + VELOCITY_PENALTY,
+        _sum(third),
+        _sum(third * half) + ACCELERATION_PENALTY,
+    )
     determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
     tangents = []
     for value, here in zip((x, y), position[agent, step].T, strict=True):
         value -= here
         p, q, r = (_sum(power * value) for power in (weight, first, second))
-        tangents.append((a * (q * f - e * r) - p * (b * f - c * e) + c * (b * r - c * q)) / determinant)
+        tangents.append(
+            (a * (q * f - e * r) - p * (b * f - c * e) + c * (b * r - c * q)) / determinant
+        )
     return np.stack(tangents, -1)
 
 

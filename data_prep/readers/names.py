@@ -10,8 +10,18 @@ from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.scenarionet import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.table.reader import Table
-from trajformer.errors import load_plugins
+from trajformer.config import load_plugins
 
-_READERS = (Argoverse1, Argoverse2, Argoverse2Sensor, EthUcy, Interaction, NuscenesPrediction, ScenarioNet, Sdd, Table)
+_READERS = (
+    Argoverse1,
+    Argoverse2,
+    Argoverse2Sensor,
+    EthUcy,
+    Interaction,
+    NuscenesPrediction,
+    ScenarioNet,
+    Sdd,
+    Table,
+)
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
 READERS |= load_plugins("trajformer.readers")

@@ -24,20 +24,34 @@ from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
 from data_prep.readers.recordings import Column, numbers, read_rows
 from data_prep.readers.vector_map import VectorMap, build_map
-from trajformer.errors import Config, SceneError
+from trajformer.config import Config
+from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, PolylineKind, Scene
 
 PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.5, 4, 12
 _STEPS = NUM_HISTORY + NUM_FUTURE
 NUM_COLUMNS, KIND_COLUMN = 18, 2
-_KINDS = dict.fromkeys(("Car", "Truck", "Construction", "Emergency"), AgentKind.VEHICLE) | {"Bus": AgentKind.BUS}
+_KINDS = dict.fromkeys(("Car", "Truck", "Construction", "Emergency"), AgentKind.VEHICLE) | {
+    "Bus": AgentKind.BUS
+}
 _X, _Y = Column("x", 13, MAX_EXTENT_M, "metres"), Column("y", 15, MAX_EXTENT_M, "metres")
-_COLUMNS = (Column("frame", 0, 1e6), Column("id", 1, 1e6), _X, _Y, Column("yaw", 16, 100.0, "radians"), Column("target", 17, 1))
+_COLUMNS = (
+    Column("frame", 0, 1e6),
+    Column("id", 1, 1e6),
+    _X,
+    _Y,
+    Column("yaw", 16, 100.0, "radians"),
+    Column("target", 17, 1),
+)
 MAX_MAP_BYTES, MAX_SIDE = 4 << 20, 4_000  # pixels; three times the largest raster
 SPACING_M = 2.0  # between points of a polyline
 PIECE_POINTS = 20  # longer lines are cut, so that scenes keep only the part near their agents
-_META = (Column("x", 0, MAX_EXTENT_M, "metres"), Column("y", 0, MAX_EXTENT_M, "metres"), Column("scale", 0, 100.0, "pixels"))
+_META = (
+    Column("x", 0, MAX_EXTENT_M, "metres"),
+    Column("y", 0, MAX_EXTENT_M, "metres"),
+    Column("scale", 0, 100.0, "pixels"),
+)
 STROKE_M = 2.0  # dividers are strokes of 1 m; the sides of their outline are at most this far apart
 
 
@@ -51,7 +65,9 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
     map_radius_m: float = 80.0
     name: ClassVar[str] = "nuscenes_prediction"
-    layout: ClassVar[str] = "RAW/label/<split>/<scene>.txt, RAW/map_0.1/<scene>.png and RAW/map_0.1/meta_<scene>.txt"
+    layout: ClassVar[str] = (
+        "RAW/label/<split>/<scene>.txt, RAW/map_0.1/<scene>.png and RAW/map_0.1/meta_<scene>.txt"
+    )
     published: ClassVar[dict[str, int]] = {"train": 10_822, "val": 3_790, "test": 3_076}
 
     def splits(self, raw: Path) -> list[str]:
@@ -60,7 +76,10 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Sample times with a target, by file and frame; the frame is the part of the input."""
-        return list_parts(sorted((raw / "label" / split).glob("[!.]*.txt")), lambda path: read_labels(path).target_frames())
+        return list_parts(
+            sorted((raw / "label" / split).glob("[!.]*.txt")),
+            lambda path: read_labels(path).target_frames(),
+        )
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one sample time; SceneError also if the future of a target is incomplete."""
@@ -73,26 +92,37 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
         rows = slice(begin, end)
         present, agent = np.unique(labels.agent[rows], return_inverse=True)
         agent_id = [str(number) for number in present.tolist()]
-        cell, valid = columns.cells(agent_id, agent, labels.frame[rows] - (now - last), _STEPS, str(item))
-        grids = (columns.fill(valid, cell, values[rows]) for values in (labels.position, labels.yaw, labels.kind, labels.target))
+        cell, valid = columns.cells(
+            agent_id, agent, labels.frame[rows] - (now - last), _STEPS, str(item)
+        )
+        grids = (
+            columns.fill(valid, cell, values[rows])
+            for values in (labels.position, labels.yaw, labels.kind, labels.target)
+        )
         seen = valid[:, :NUM_HISTORY].any(1)
         position, heading, kind, target = (grid[seen] for grid in grids)
         valid, scored = valid[seen], target[:, last] == 1
         if (short := scored & ~valid[:, last:].all(1)).any():
             known = int(valid[short][0, NUM_HISTORY:].sum())
-            raise SceneError(f"{item}: target {present[seen][short][0]} has {known} of {NUM_FUTURE} future steps")
+            raise SceneError(
+                f"{item}: target {present[seen][short][0]} has {known} of {NUM_FUTURE} future steps"
+            )
         velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
         origin = position[scored, last].mean(0)
         folder = raw / "map_0.1"
         lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")
-        outside = scored & ((position[:, last] < corners[0]) | (position[:, last] > corners[1])).any(1)
+        outside = scored & (
+            (position[:, last] < corners[0]) | (position[:, last] > corners[1])
+        ).any(1)
         if outside.any():
             problem = f"target {present[seen][outside][0]} is outside the raster map_0.1/{name}.png"
             raise SceneError(f"{item}: {problem}; get the raster and the meta file of this scene")
         lines = lines.near(position[scored, last], self.map_radius_m)
         role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
         ids = [agent_id[index] for index in np.flatnonzero(seen)]
-        agents = columns.Agents(ids, kind.max(1).astype(np.uint8), role, position - origin, heading, velocity, valid)
+        agents = columns.Agents(
+            ids, kind.max(1).astype(np.uint8), role, position - origin, heading, velocity, valid
+        )
         clock = PERIOD_S, NUM_HISTORY, NUM_FUTURE
         return agents.scene((f"{name}-{now}", self.name, split, name), clock, origin, lines)
 
@@ -127,15 +157,21 @@ def read_labels(path: Path) -> Labels:
     for number, row in rows:
         if row[KIND_COLUMN] not in _KINDS:
             known = ", ".join(_KINDS)
-            raise SceneError(f"{path}: line {number}, column {KIND_COLUMN} (kind): {row[KIND_COLUMN][:40]!r}, expected {known}")
+            raise SceneError(
+                f"{path}: line {number}, column {KIND_COLUMN} (kind): {row[KIND_COLUMN][:40]!r}, expected {known}"
+            )
     frame, agent, x, y, yaw, target = (numbers(path, rows, column) for column in _COLUMNS)
     order = np.lexsort((agent, frame))
     kind = np.array([_KINDS[row[KIND_COLUMN]] for _, row in rows], np.int64)
-    frame, agent, target, kind = (values.astype(np.int64)[order] for values in (frame, agent, target, kind))
+    frame, agent, target, kind = (
+        values.astype(np.int64)[order] for values in (frame, agent, target, kind)
+    )
     labels = Labels(path, frame, agent, kind, np.stack([x, y], -1)[order], wrap(yaw)[order], target)
     apart = np.diff(np.unique(labels.frame))
     if len(apart) and np.median(apart) != 1:
-        raise SceneError(f"{path}: column 0 (frame): frames are {np.median(apart):g} apart, expected 1, a frame every 0.5 s")
+        raise SceneError(
+            f"{path}: column 0 (frame): frames are {np.median(apart):g} apart, expected 1, a frame every 0.5 s"
+        )
     return labels
 
 
@@ -214,7 +250,9 @@ def _read_raster(path: Path) -> np.ndarray:
     try:
         with Image.open(BytesIO(read_file(path, MAX_MAP_BYTES)), formats=["PNG"]) as image:
             if max(image.size) > MAX_SIDE:
-                raise SceneError(f"{path}: {image.width} x {image.height} pixels, expected at most {MAX_SIDE} either way")
+                raise SceneError(
+                    f"{path}: {image.width} x {image.height} pixels, expected at most {MAX_SIDE} either way"
+                )
             return np.array(image.convert("RGB"))
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError, EOFError) as error:
         raise SceneError(f"{path}: not a readable PNG image: {one_line(error)}") from error
@@ -224,8 +262,14 @@ def _read_meta(path: Path) -> tuple[float, float, float]:
     """x and y of the first pixel in metres, and pixels per metre."""
     rows = read_rows(path, 1)
     if len(rows) != 3:
-        raise SceneError(f"{path}: {len(rows)} lines, expected x and y of the origin and pixels per metre")
-    x, y, scale = (float(numbers(path, [row], column)[0]) for row, column in zip(rows, _META, strict=True))
+        raise SceneError(
+            f"{path}: {len(rows)} lines, expected x and y of the origin and pixels per metre"
+        )
+    x, y, scale = (
+        float(numbers(path, [row], column)[0]) for row, column in zip(rows, _META, strict=True)
+    )
     if scale <= 0:
-        raise SceneError(f"{path}: line 3, column 0 (scale): {scale:g}, expected more than 0 pixels per metre")
+        raise SceneError(
+            f"{path}: line 3, column 0 (scale): {scale:g}, expected more than 0 pixels per metre"
+        )
     return x, y, scale

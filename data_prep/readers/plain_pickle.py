@@ -18,11 +18,17 @@ from data_prep.readers.raw_file import one_line, read_file
 from trajformer.errors import SceneError
 from trajformer.scenes.files import SIZE_SCALE
 
-OPCODE_BYTES, SET_BYTES = 150, 250  # memory of a value, with its entries in a container and in the memo
+OPCODE_BYTES, SET_BYTES = (
+    150,
+    250,
+)  # memory of a value, with its entries in a container and in the memo
 MAX_KEY_BITS = 64  # longer integers can be chosen to have equal hashes, which makes dicts slow
 MAX_DIMENSIONS = 4
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|U[1-9]\d{0,3}")
-_LARGEST = {"b": (np.uint8, 1), "U": (np.uint32, 0x10FFFF)}  # of the integers that encode a boolean and a character
+_LARGEST = {
+    "b": (np.uint8, 1),
+    "U": (np.uint32, 0x10FFFF),
+}  # of the integers that encode a boolean and a character
 
 
 def load_plain_pickle(path: Path, max_bytes: int, max_unpacked: int) -> Any:
@@ -136,7 +142,9 @@ class _Machine:
         """Replace a known name and its arguments by a value."""
         name, arguments = self.pop(2)
         if type(name) is not _Name or name not in _FUNCTIONS or type(arguments) is not tuple:
-            raise ValueError(f"a call of {name if type(name) is _Name else type(name).__name__} is not allowed")
+            raise ValueError(
+                f"a call of {name if type(name) is _Name else type(name).__name__} is not allowed"
+            )
         self.stack.append(_FUNCTIONS[name](self, *arguments))
 
     def set_state(self) -> None:
@@ -147,7 +155,9 @@ class _Machine:
         if isinstance(target, np.dtype) and type(state) is tuple and len(state) == 8:
             if type(state[1]) is not str or state[1] not in "<|":
                 raise ValueError("numbers in another byte order than little-endian")
-        elif found is np.ndarray and target.base is None and type(state) is tuple and len(state) == 5:
+        elif (
+            found is np.ndarray and target.base is None and type(state) is tuple and len(state) == 5
+        ):
             _, shape, dtype, fortran, data = state
             self.array(data, dtype, shape)
             target.__setstate__((1, shape, dtype, fortran is True, bytes(data)))
@@ -156,10 +166,18 @@ class _Machine:
 
     def array(self, data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
         """An array that shares the bytes."""
-        if type(data) not in (bytes, bytearray) or not isinstance(dtype, np.dtype) or type(shape) is not tuple:
+        if (
+            type(data) not in (bytes, bytearray)
+            or not isinstance(dtype, np.dtype)
+            or type(shape) is not tuple
+        ):
             raise TypeError("an array without bytes, dtype and shape")
-        if len(shape) > MAX_DIMENSIONS or any(type(length) is not int or length < 0 for length in shape):
-            raise ValueError(f"an array of {len(shape)} dimensions, expected at most {MAX_DIMENSIONS} with lengths from 0")
+        if len(shape) > MAX_DIMENSIONS or any(
+            type(length) is not int or length < 0 for length in shape
+        ):
+            raise ValueError(
+                f"an array of {len(shape)} dimensions, expected at most {MAX_DIMENSIONS} with lengths from 0"
+            )
         if math.prod(shape) * dtype.itemsize != len(data):
             raise ValueError(f"{len(data)} bytes for an array of {dtype} and shape {shape}")
         self.spend(len(data))  # numpy may copy them
@@ -177,20 +195,37 @@ def _key(value: Any) -> Any:
 
 def _dtype(_: _Machine, code: Any, *options: Any) -> np.dtype:
     if type(code) is not str or not _DTYPE.fullmatch(code):
-        raise ValueError(f"the dtype {code[:20] if type(code) is str else type(code).__name__} is not allowed")
+        raise ValueError(
+            f"the dtype {code[:20] if type(code) is str else type(code).__name__} is not allowed"
+        )
     return np.dtype(code)
 
 
-_TYPES = {"numpy.ndarray", *(f"builtins.{name}" for name in ("int", "float", "list", "dict", "set"))}  # only as arguments
+_TYPES = {
+    "numpy.ndarray",
+    *(f"builtins.{name}" for name in ("int", "float", "list", "dict", "set")),
+}  # only as arguments
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "numpy.dtype": _dtype,
     "numpy._core.multiarray._reconstruct": lambda machine, *options: np.empty(0),
-    "numpy._core.multiarray.scalar": lambda machine, dtype, data: machine.array(data, dtype, ()).item(),
+    "numpy._core.multiarray.scalar": lambda machine, dtype, data: machine.array(
+        data, dtype, ()
+    ).item(),
     "numpy._core.numeric._frombuffer": _Machine.array,
     "collections.defaultdict": lambda machine, *factory: {},
     "collections.OrderedDict": lambda machine: {},
 }
-_LITERALS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"}
+_LITERALS = {
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "SHORT_BINBYTES",
+    "BINBYTES",
+    "BINBYTES8",
+    "BYTEARRAY8",
+}
 _LITERALS |= {"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"}
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _OPCODES: dict[str, Callable[[_Machine, Any], Any]] = {

@@ -18,7 +18,9 @@ _Parsed = TypeVar("_Parsed")
 _Args = TypeVarTuple("_Args")
 
 
-def cached_by_file(maxsize: int) -> Callable[[Callable[[*_Args], _Parsed]], Callable[[*_Args], _Parsed]]:
+def cached_by_file(
+    maxsize: int,
+) -> Callable[[Callable[[*_Args], _Parsed]], Callable[[*_Args], _Parsed]]:
     """Decorator that caches `parse(...)` until a file among its arguments changes; a SceneError is cached, too.
 
     Many scenes share a file, so each process parses it once. The cached value must not be a text.
@@ -34,7 +36,9 @@ def cached_by_file(maxsize: int) -> Callable[[Callable[[*_Args], _Parsed]], Call
 
         @wraps(parse)
         def load(*args: *_Args) -> _Parsed:
-            result = cached(tuple(_stamp(value) for value in args if isinstance(value, Path)), *args)
+            result = cached(
+                tuple(_stamp(value) for value in args if isinstance(value, Path)), *args
+            )
             if isinstance(result, str):
                 raise SceneError(result)
             return result
@@ -63,7 +67,9 @@ def list_parts(paths: Iterable[Path], parts: Callable[[Path], Iterable[object]])
     return inputs
 
 
-def xml_elements(path: Path, max_bytes: int, tags: tuple[str, ...]) -> Iterator[ElementTree.Element]:
+def xml_elements(
+    path: Path, max_bytes: int, tags: tuple[str, ...]
+) -> Iterator[ElementTree.Element]:
     """Complete elements of an XML file with these tags, in order; raises OSError, ValueError or ParseError."""
     data = read_file(path, max_bytes)
     # Entities of a document type can expand to any size, and deeply nested ones crash the parser.

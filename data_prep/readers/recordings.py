@@ -48,7 +48,9 @@ class Layout(NamedTuple):
     x: int
     y: int
     noun: str  # of the unit of positions
-    constant: tuple[int, str] | None = None  # index of a column with the same word in all rows, and the word
+    constant: tuple[int, str] | None = (
+        None  # index of a column with the same word in all rows, and the word
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +76,9 @@ class Recording:
         complete = links[steps - 1 :] - links[: max(len(links) - steps + 1, 0)] == steps - 1
         if not complete.any():
             count = len(np.unique(self.frame))
-            raise SceneError(f"{self.path}: frame: no agent is present in {steps} consecutive frames, of {count} in all")
+            raise SceneError(
+                f"{self.path}: frame: no agent is present in {steps} consecutive frames, of {count} in all"
+            )
         return np.unique(frame[: len(complete)][complete])
 
     def window(self, first: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,10 +96,14 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     for number, row in rows if layout.constant else ():
         index, word = layout.constant or (0, "")
         if row[index] != word:
-            raise SceneError(f"{path}: line {number}, column {index} (type): {row[index][:40]!r}, expected {word!r}")
+            raise SceneError(
+                f"{path}: line {number}, column {index} (type): {row[index][:40]!r}, expected {word!r}"
+            )
     column = Column("id", 1, 1e15)
     frame, name = (numbers(path, rows, whole) for whole in (Column("frame", 0, 1e15), column))
-    x, y = (numbers(path, rows, Column(n, getattr(layout, n), MAX_EXTENT_M, layout.noun)) for n in "xy")
+    x, y = (
+        numbers(path, rows, Column(n, getattr(layout, n), MAX_EXTENT_M, layout.noun)) for n in "xy"
+    )
     _, first, agent = np.unique(name, return_index=True, return_inverse=True)
     order = np.lexsort((agent, frame))
     frame, agent = frame.astype(np.int64)[order], agent[order]
@@ -105,7 +113,9 @@ def read_recording(path: Path, layout: Layout) -> Recording:
             f"{path}: line {number}, column {column.number} (id): {row[column.number][:40]} is twice in frame {row[0][:40]}"
         )
     by_agent = np.lexsort((frame, agent))
-    intervals, counts = np.unique(np.diff(frame[by_agent])[np.diff(agent[by_agent]) == 0], return_counts=True)
+    intervals, counts = np.unique(
+        np.diff(frame[by_agent])[np.diff(agent[by_agent]) == 0], return_counts=True
+    )
     return Recording(
         path=path,
         agent_id=tuple(rows[row][1][column.number] for row in first),
@@ -116,7 +126,9 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     )
 
 
-def window_inputs(paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1, tempo: float = 1.0) -> list[Input]:
+def window_inputs(
+    paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1, tempo: float = 1.0
+) -> list[Input]:
     """Windows of files, by file name and first frame, which is the part; a file without windows is one input.
 
     Every `stride`-th window is used. If `tempo` is more than 1, windows of the recording replayed this much faster follow: their
@@ -179,7 +191,9 @@ def numbers(path: Path, rows: Rows, column: Column) -> np.ndarray:
         wrong |= values != np.rint(values)
     if wrong.any():
         row = int(wrong.argmax())
-        expected = f"a number of {column.noun} up to {column.limit:g}" if column.noun else "a whole number"
+        expected = (
+            f"a number of {column.noun} up to {column.limit:g}" if column.noun else "a whole number"
+        )
         where = f"line {rows[row][0]}, column {column.number} ({column.name})"
         raise SceneError(f"{path}: {where}: {words[row][:40]!r}, expected {expected}")
     return values
@@ -222,10 +236,15 @@ def window_scene(
     scored = valid.all(1)
     if not scored.any():
         raise SceneError(f"{where}: no agent is present in all {span} frames")
-    velocity, heading = difference_velocity(position, valid, num_history, clock[0]), _heading(position, valid, direction)
+    velocity, heading = (
+        difference_velocity(position, valid, num_history, clock[0]),
+        _heading(position, valid, direction),
+    )
     copy_to_first_step(heading, valid, num_history)
     last = num_history - 1
-    origin = position[valid[:, last], last].mean(0)  # of all present agents, not only of the scored ones
+    origin = position[valid[:, last], last].mean(
+        0
+    )  # of all present agents, not only of the scored ones
     agent_id = [agent_id[index] for index in np.flatnonzero(observed)]
     role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
     kinds = np.full(len(valid), kind, np.uint8)
@@ -233,11 +252,15 @@ def window_scene(
     return agents.scene(name, clock, origin, NO_MAP, unit)
 
 
-def _between_frames(position: np.ndarray, valid: np.ndarray, time: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _between_frames(
+    position: np.ndarray, valid: np.ndarray, time: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions [A, T, 2] and validity [A, T] at times [T] in frames, interpolated between frames [A, n, 2] and [A, n]."""
     before, after = np.floor(time).astype(np.int64), np.ceil(time).astype(np.int64)
     share, valid = (time - before)[:, None], valid[:, before] & valid[:, after]
-    return (position[:, before] * (1 - share) + position[:, after] * share) * valid[..., None], valid
+    return (position[:, before] * (1 - share) + position[:, after] * share) * valid[
+        ..., None
+    ], valid
 
 
 def _heading(position: np.ndarray, valid: np.ndarray, direction: float) -> np.ndarray:

@@ -20,8 +20,16 @@ import numpy as np
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.raw_file import cached_by_file, list_parts
-from data_prep.readers.recordings import Layout, Recording, read_recording, window_inputs, window_of, window_scene
-from trajformer.errors import Config, SceneError
+from data_prep.readers.recordings import (
+    Layout,
+    Recording,
+    read_recording,
+    window_inputs,
+    window_of,
+    window_scene,
+)
+from trajformer.config import Config
+from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
 
 PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.4, 8, 12
@@ -29,7 +37,10 @@ DIRECTION_PX = 4.0  # shorter displacements have no direction; the median step i
 LAYOUT = Layout(4, 2, 3, "pixels")
 _STEPS = NUM_HISTORY + NUM_FUTURE
 _BOUNDS = columns.ParquetBounds(
-    file_bytes=64 << 20, num_bytes=64 << 20, rows=4_000_000, codecs=("ZSTD", "SNAPPY", "UNCOMPRESSED")
+    file_bytes=64 << 20,
+    num_bytes=64 << 20,
+    rows=4_000_000,
+    codecs=("ZSTD", "SNAPPY", "UNCOMPRESSED"),
 )
 _LIMITS = {"scene": 1e9, "agent": 1e9, "step": 1e9, "x": MAX_EXTENT_M, "y": MAX_EXTENT_M}
 
@@ -64,7 +75,9 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Scenes of the parquet file by number, then windows of the text files by name and first frame."""
-        scenes = list_parts(sorted(raw.glob("[!.]*.parquet")), lambda path: self._scenes(read_tracks(path), split))
+        scenes = list_parts(
+            sorted(raw.glob("[!.]*.parquet")), lambda path: self._scenes(read_tracks(path), split)
+        )
         return scenes + window_inputs((raw / split).glob("[!.]*.txt"), LAYOUT, _STEPS, self.stride)
 
     def _scenes(self, tracks: Tracks, split: str) -> list[int]:
@@ -87,7 +100,15 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
             (first, _), place = window_of(item, recording, _STEPS), item.path.stem
             name = f"{place}-{first}"
         clock, names = (PERIOD_S, NUM_HISTORY, NUM_FUTURE), (name, self.name, split, place)
-        return window_scene(recording, first, clock, names, AgentKind.PEDESTRIAN, direction=DIRECTION_PX, unit=PIXELS)
+        return window_scene(
+            recording,
+            first,
+            clock,
+            names,
+            AgentKind.PEDESTRIAN,
+            direction=DIRECTION_PX,
+            unit=PIXELS,
+        )
 
 
 class Tracks(NamedTuple):
@@ -112,7 +133,9 @@ class Tracks(NamedTuple):
     def recording(self, split: str, item: Input) -> Recording:
         """The rows of one scene."""
         part, number = self._rows(split), int(item.part or -1)
-        rows = slice(*(part.start + np.searchsorted(self.scene[part], (number, number + 1))).tolist())
+        rows = slice(
+            *(part.start + np.searchsorted(self.scene[part], (number, number + 1))).tolist()
+        )
         names, agent = np.unique(self.agent[rows], return_inverse=True)
         ids = tuple(str(name) for name in names.tolist())
         return Recording(self.path, ids, self.step[rows], agent, self.position[rows], interval=1)
@@ -121,13 +144,20 @@ class Tracks(NamedTuple):
 @cached_by_file(2)
 def read_tracks(path: Path) -> Tracks:
     """Read and check a parquet file; a SceneError names the file and the column."""
-    if multiprocessing.parent_process() is None:  # scenes are listed in the first process, which has to live
+    if (
+        multiprocessing.parent_process() is None
+    ):  # scenes are listed in the first process, which has to live
         columns.check_opens(path)
     table = columns.read_parquet(path, _LIMITS, ["split"], _BOUNDS)
     values = columns.numbers_within(table, _LIMITS, path)
     splits, _, split = columns.groups(table["split"])
-    scene, agent = (columns.whole_numbers(values[name], 1 << 30, f"{path}: {name}") for name in ("scene", "agent"))
+    scene, agent = (
+        columns.whole_numbers(values[name], 1 << 30, f"{path}: {name}")
+        for name in ("scene", "agent")
+    )
     step = columns.whole_numbers(values["step"], _STEPS - 1, f"{path}: step")
     order = np.lexsort((agent, step, scene, split))
     position = np.stack([values["x"], values["y"]], -1)
-    return Tracks(path, splits, *(column[order] for column in (split, scene, agent, step, position)))
+    return Tracks(
+        path, splits, *(column[order] for column in (split, scene, agent, step, position))
+    )

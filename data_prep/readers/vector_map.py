@@ -51,12 +51,19 @@ class VectorMap:
             return self.select(np.zeros(len(self.polyline_id), bool))
         low, high = positions.min(0) - radius_m, positions.max(0) + radius_m
         box_low, box_high = self._boxes
-        inside = (box_high[0] >= low[0]) & (box_low[0] <= high[0]) & (box_high[1] >= low[1]) & (box_low[1] <= high[1])
+        inside = (
+            (box_high[0] >= low[0])
+            & (box_low[0] <= high[0])
+            & (box_high[1] >= low[1])
+            & (box_low[1] <= high[1])
+        )
         start, end, owner = self.segments(inside.nonzero()[0])
         keep = np.zeros(len(self.polyline_id), bool)
         for query in (positions[-1:], positions):  # one position decides for most polylines
             rest = (~keep[owner]).nonzero()[0]
-            distance = distance_to_segments(query[:, None], start.take(rest, 0), end.take(rest, 0)).min(0)
+            distance = distance_to_segments(
+                query[:, None], start.take(rest, 0), end.take(rest, 0)
+            ).min(0)
             keep[owner[rest[distance <= radius_m]]] = True
         return self.select(keep)
 
@@ -66,7 +73,9 @@ class VectorMap:
         first, axes = self.polyline_offset[:-1], np.ascontiguousarray(self.point.T)
         return np.minimum.reduceat(axes, first, axis=1), np.maximum.reduceat(axes, first, axis=1)
 
-    def segments(self, polylines: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def segments(
+        self, polylines: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Start [S, 2], end [S, 2] and polyline [S] of each straight segment of some polylines (int64 [m]) or of all."""
         polylines = np.arange(len(self.polyline_id)) if polylines is None else polylines
         first = self.polyline_offset[polylines]
@@ -94,13 +103,22 @@ def build_map(
     or None, `EdgeKind`). Links to absent lanes and repeated links are dropped.
     """
     last_lane, count = int(PolylineKind.LANE_BIKE), len(heads)
-    index: dict[int | None, int] = {head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane}
-    keys = [(index[a] * count + index[b]) * 4 + kind for a, b, kind in links if a in index and b in index]
+    index: dict[int | None, int] = {
+        head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane
+    }
+    keys = [
+        (index[a] * count + index[b]) * 4 + kind
+        for a, b, kind in links
+        if a in index and b in index
+    ]
     return join_map(heads, lengths, point, keys)
 
 
 def join_map(
-    heads: Sequence[tuple[int, int, int]], lengths: Sequence[int] | np.ndarray, point: np.ndarray, keys: Iterable[int]
+    heads: Sequence[tuple[int, int, int]],
+    lengths: Sequence[int] | np.ndarray,
+    point: np.ndarray,
+    keys: Iterable[int],
 ) -> VectorMap:
     """As `build_map`, with each link from polyline i to j as one number, (i * M + j) * 4 + `EdgeKind`."""
     known = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
@@ -126,7 +144,11 @@ NO_MAP = build_map([], [], np.zeros((0, 2)), [])
 
 def without_repeats(points: np.ndarray) -> np.ndarray:
     """Points [p, 2] without consecutive duplicates."""
-    return points[np.concatenate([[True], (np.diff(points, axis=0) != 0).any(1)])] if len(points) else points
+    return (
+        points[np.concatenate([[True], (np.diff(points, axis=0) != 0).any(1)])]
+        if len(points)
+        else points
+    )
 
 
 def distance_to_segments(query: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

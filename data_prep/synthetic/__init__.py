@@ -7,6 +7,12 @@ A scene is made in this order: ``network`` draws streets, ``agents`` puts vehicl
 ``traffic`` simulates these, ``world`` computes their true states and records tracks, ``dataset`` writes the files.
 """
 
-from data_prep.synthetic.dataset import SyntheticScene, scene_identity, simulate_branches, simulate_scene, synthesize
+from data_prep.synthetic.dataset import (
+    SyntheticScene,
+    scene_identity,
+    simulate_branches,
+    simulate_scene,
+    synthesize,
+)
 
 __all__ = ["SyntheticScene", "scene_identity", "simulate_branches", "simulate_scene", "synthesize"]

@@ -38,7 +38,9 @@ class Route:
     change_m: float = 0.0  # and the distance that it takes
 
 
-def random_route(network: Network, rng: np.random.Generator, first: int, edge_rider: bool = False) -> Route:
+def random_route(
+    network: Network, rng: np.random.Generator, first: int, edge_rider: bool = False
+) -> Route:
     """Walk from lane ``first`` to the end of the network; turns at junctions are equally likely.
 
     An ``edge_rider``, a cyclist at the edge of the road, avoids left turns if another turn is possible.
@@ -55,15 +57,26 @@ def random_route(network: Network, rng: np.random.Generator, first: int, edge_ri
     return Route(lanes, starts)
 
 
-def with_lane_change(network: Network, rng: np.random.Generator, route: Route, after: float) -> Route | None:
+def with_lane_change(
+    network: Network, rng: np.random.Generator, route: Route, after: float
+) -> Route | None:
     """Return ``route`` with a random lane change beyond ``after`` metres, None if impossible."""
     options = []
     for number, (index, start) in enumerate(zip(route.lanes, route.starts, strict=True)):
         lane = network.lanes[index]
-        if lane.arms or lane.kind != "VEHICLE" or lane.merging or start + lane.length < after + 45.0:
+        if (
+            lane.arms
+            or lane.kind != "VEHICLE"
+            or lane.merging
+            or start + lane.length < after + 45.0
+        ):
             continue
-        for target in (network.lanes[i] for i in (lane.left_neighbor, lane.right_neighbor) if i is not None):
-            along = float(((lane.center[-1] - lane.center[0]) * (target.center[-1] - target.center[0])).sum())
+        for target in (
+            network.lanes[i] for i in (lane.left_neighbor, lane.right_neighbor) if i is not None
+        ):
+            along = float(
+                ((lane.center[-1] - lane.center[0]) * (target.center[-1] - target.center[0])).sum()
+            )
             if along > 0.0 and target.kind == "VEHICLE" and not target.merging:
                 options.append((number, start, min(lane.length, target.length), target.index))
     if not options:
@@ -107,8 +120,14 @@ class Paths(NamedTuple):
 def build_paths(network: Network, routes: list[Route], factor: Array, comfort: Array) -> Paths:
     """Turn ``routes`` into arrays; see ``Paths``."""
     end = np.array([route.starts[-1] + network.lanes[route.lanes[-1]].length for route in routes])
-    grid = np.arange(int(np.ceil(end.max() + UPSTREAM_M + _DOWNSTREAM_M)) + 1, dtype=np.float64) - UPSTREAM_M
-    xy, limit = (np.stack(part) for part in zip(*(_geometry(network, route, grid) for route in routes), strict=True))
+    grid = (
+        np.arange(int(np.ceil(end.max() + UPSTREAM_M + _DOWNSTREAM_M)) + 1, dtype=np.float64)
+        - UPSTREAM_M
+    )
+    xy, limit = (
+        np.stack(part)
+        for part in zip(*(_geometry(network, route, grid) for route in routes), strict=True)
+    )
     xy = soften(xy)
     heading = headings(xy)
     lane = np.zeros((len(routes), max(len(route.lanes) for route in routes)), dtype=np.int64)
@@ -121,7 +140,9 @@ def build_paths(network: Network, routes: list[Route], factor: Array, comfort: A
             start[row, route.change + 1] = route.change_at
         _find_relevant(network, route, relevant[:, row])
     padding = [(-1, np.inf, np.inf, np.inf)] * 3
-    gates = np.array([[*_gates(network, route), *padding][:3] for route in routes])  # a route has two at most
+    gates = np.array(
+        [[*_gates(network, route), *padding][:3] for route in routes]
+    )  # a route has two at most
     return Paths(
         routes, factor, comfort, xy, heading, _speed_profile(heading, limit * factor[:, None], comfort), end,
         lane, start, relevant, gates[..., 0].astype(np.int64), gates[..., 1], gates[..., 2], gates[..., 3],
@@ -160,7 +181,9 @@ def _geometry(network: Network, route: Route, grid: Array) -> tuple[Array, Array
         if route.change >= 0 and number == route.change + 1:
             before = network.lanes[route.lanes[route.change]]
             share = smoothstep((along - route.change_at) / route.change_m)[:, None]
-            points = (1.0 - share) * at_length(before.center, before.along, lane.along) + share * points
+            points = (1.0 - share) * at_length(
+                before.center, before.along, lane.along
+            ) + share * points
         first = 1 if parts else 0
         parts.append(points[first:])
         lengths.append(along[first:])
@@ -180,8 +203,12 @@ def _find_relevant(network: Network, route: Route, relevant: Array) -> None:
     for index, start in zip(route.lanes, route.starts, strict=True):
         lane = network.lanes[index]
         relevant[:3, index] = start, -_FAR, _FAR
-        following = [network.lanes[i] for i in lane.successors if not lane.arms and not network.lanes[i].arms]
-        for rival in (network.lanes[i] for after in following for i in after.predecessors if i != index):
+        following = [
+            network.lanes[i] for i in lane.successors if not lane.arms and not network.lanes[i].arms
+        ]
+        for rival in (
+            network.lanes[i] for after in following for i in after.predecessors if i != index
+        ):
             begin = start + lane.length - rival.length
             relevant[:, rival.index] = begin, rival.length - _ZIPPER_M, _FAR, 1.0
         for sibling in np.flatnonzero(network.shared[index] > 0.0):
@@ -197,7 +224,9 @@ def _find_relevant(network: Network, route: Route, relevant: Array) -> None:
 
 def _gates(network: Network, route: Route) -> Iterator[tuple[float, float, float, float]]:
     """Yield ``gate``, ``stop``, ``enter`` and ``clear`` of each junction on a route."""
-    for lane, start in ((network.lanes[i], start) for i, start in zip(route.lanes, route.starts, strict=True)):
+    for lane, start in (
+        (network.lanes[i], start) for i, start in zip(route.lanes, route.starts, strict=True)
+    ):
         if lane.arms:
             before, after = (arm.crosswalk for arm in lane.arms)
             stop = start - (CROSSWALK_M[1] + 0.8 if before else 1.0)
@@ -253,25 +282,39 @@ def populate(network: Network, rng: np.random.Generator) -> tuple[Fleet, Paths]:
     edge = np.array([rides for *_, rides in starts], dtype=np.bool_)
     at = np.array([start for _, start, _, _ in starts])
     kinds = [kind for *_, kind, _ in starts]
-    mean_length, spread, width, mean_accel = np.array([_BODY[kind] for kind in kinds]).reshape(count, 4).T
-    lane_width, limit = np.array([(network.lanes[i].width, network.lanes[i].speed) for i, *_ in starts]).reshape(count, 2).T
+    mean_length, spread, width, mean_accel = (
+        np.array([_BODY[kind] for kind in kinds]).reshape(count, 4).T
+    )
+    lane_width, limit = (
+        np.array([(network.lanes[i].width, network.lanes[i].speed) for i, *_ in starts])
+        .reshape(count, 2)
+        .T
+    )
     factor = rng.uniform(0.82, 1.12, count)
     comfort = rng.uniform(1.6, 2.9, count)
     cycling = np.clip(rng.normal(5.0, 1.0, count), 3.0, 7.5)  # m/s
     factor = np.where(np.array(kinds) == "cyclist", cycling / limit, factor)
     length = mean_length + spread * np.clip(rng.normal(size=count), -2, 2)
     accel = mean_accel * rng.uniform(0.8, 1.25, count)
-    brake, headway, standstill = (rng.uniform(low, high, count) for low, high in ((1.4, 2.2), (0.9, 1.7), (1.6, 3.0)))
-    lateral = np.where(edge, 0.45 - lane_width / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25))
+    brake, headway, standstill = (
+        rng.uniform(low, high, count) for low, high in ((1.4, 2.2), (0.9, 1.7), (1.6, 3.0))
+    )
+    lateral = np.where(
+        edge, 0.45 - lane_width / 2, np.clip(rng.normal(0.0, 0.12, count), -0.25, 0.25)
+    )
     paths = build_paths(network, routes, factor[drivers], comfort[drivers])
     # Agents can still stop for the line or the vehicle in front.
-    desired = at_sample(paths.profile, np.arange(count), at + UPSTREAM_M) * rng.uniform(0.8, 1.0, count)
+    desired = at_sample(paths.profile, np.arange(count), at + UPSTREAM_M) * rng.uniform(
+        0.8, 1.0, count
+    )
     free = paths.stop[:count, 0] - at - length / 2
     for i in range(count - 1):
         if starts[i + 1][0] == starts[i][0]:
             free[i] = min(free[i], 1.5 * (at[i + 1] - at[i] - (length[i] + length[i + 1]) / 2))
     speed = np.minimum(desired, np.sqrt(2.0 * 1.5 * np.clip(free - 1.0, 0.0, 1e6)))
-    return Fleet(kinds, length, width, accel, brake, headway, standstill, lateral, edge, other, at, speed), paths
+    return Fleet(
+        kinds, length, width, accel, brake, headway, standstill, lateral, edge, other, at, speed
+    ), paths
 
 
 def _stretches(network: Network) -> list[tuple[int, float, float]]:
@@ -293,7 +336,9 @@ def _stretches(network: Network) -> list[tuple[int, float, float]]:
     return stretches
 
 
-def _random_starts(network: Network, rng: np.random.Generator) -> list[tuple[int, float, str, bool]]:
+def _random_starts(
+    network: Network, rng: np.random.Generator
+) -> list[tuple[int, float, str, bool]]:
     """Draw the first lane of each agent, its distance along it (m), its type, and whether it rides at the edge."""
     stretches = _stretches(network)
     total = sum(high - low for i, low, high in stretches if network.lanes[i].kind == "VEHICLE")
@@ -307,7 +352,11 @@ def _random_starts(network: Network, rng: np.random.Generator) -> list[tuple[int
         while at < high:
             kind, edge = {"BIKE": "cyclist", "BUS": "bus"}.get(lane.kind, "vehicle"), False
             if lane.kind == "VEHICLE":
-                kind = str(rng.choice(["vehicle", "bus", "motorcyclist", "cyclist"], p=[0.88, 0.035, 0.035, 0.05]))
+                kind = str(
+                    rng.choice(
+                        ["vehicle", "bus", "motorcyclist", "cyclist"], p=[0.88, 0.035, 0.035, 0.05]
+                    )
+                )
                 edge = kind == "cyclist" and has_edge
                 if kind == "cyclist" and not edge:
                     kind = "vehicle"
@@ -338,8 +387,14 @@ def random_pedestrians(network: Network, rng: np.random.Generator) -> Pedestrian
     drawn: list[tuple[Array, float, float, int]] = []  # path, kerb, across, arm
     busy = rng.uniform(0.0, 1.0)
     for arm in network.arms:
-        drawn += [(*_crossing(rng, arm), arm.index) for _ in range(rng.poisson(0.9 * busy)) if arm.crosswalk]
-        drawn += [(_along_pavement(rng, arm), np.inf, np.inf, -1) for _ in range(rng.poisson(0.8 * busy))]
+        drawn += [
+            (*_crossing(rng, arm), arm.index)
+            for _ in range(rng.poisson(0.9 * busy))
+            if arm.crosswalk
+        ]
+        drawn += [
+            (_along_pavement(rng, arm), np.inf, np.inf, -1) for _ in range(rng.poisson(0.8 * busy))
+        ]
     drawn = drawn[:_MAX_PEDESTRIANS]
     count = len(drawn)
     length = np.array([len(path) - 1.0 for path, *_ in drawn])
@@ -349,13 +404,17 @@ def random_pedestrians(network: Network, rng: np.random.Generator) -> Pedestrian
         xy[i] = np.pad(path, ((0, samples - len(path)), (0, 0)), mode="edge")
     begin, end, arms = np.array([values for _, *values in drawn]).reshape(count, 3).T
     crosses = np.isfinite(begin)
-    speed = np.clip(rng.normal(1.35, 0.2, count), 0.8, 2.0) * np.where(rng.random(count) < 0.06, 1.9, 1.0)
+    speed = np.clip(rng.normal(1.35, 0.2, count), 0.8, 2.0) * np.where(
+        rng.random(count) < 0.06, 1.9, 1.0
+    )
     stands = (rng.random(count) < 0.2) & ~crosses
     # Pedestrians that cross reach the kerb some time during the scene; the others start anywhere.
     until_kerb = np.minimum(np.where(crosses, begin, 0.0) - 1.0, speed * 15.0)
     start = np.where(crosses, begin - rng.uniform(0.0, 1.0, count) * until_kerb - 1.0, 0.0)
     at = np.where(crosses, np.maximum(start, 0.0), rng.uniform(0, 8, count))
-    return Pedestrians(xy, length, np.where(stands, 0.0, speed), begin, end, arms.astype(np.int64), at)
+    return Pedestrians(
+        xy, length, np.where(stands, 0.0, speed), begin, end, arms.astype(np.int64), at
+    )
 
 
 def _pavement(arm: Arm, outward: Array, side: float, beyond: float) -> Array:
@@ -370,7 +429,9 @@ def _crossing(rng: np.random.Generator, arm: Arm) -> tuple[Array, float, float]:
     middle = rng.uniform(CROSSWALK_M[0] + 0.5, CROSSWALK_M[1] - 0.5)
     walk_in, walk_out = rng.uniform(8.0, 26.0), rng.uniform(10.0, 30.0)
     before = _pavement(arm, middle + np.arange(walk_in, 0.0, -1.0), side, _KERB_M)
-    over = resample(np.concatenate([_pavement(arm, np.array([middle]), s, _KERB_M) for s in (side, -side)]), 1.0)
+    over = resample(
+        np.concatenate([_pavement(arm, np.array([middle]), s, _KERB_M) for s in (side, -side)]), 1.0
+    )
     after = _pavement(arm, middle + np.arange(1.0, walk_out), -side, _KERB_M)
     points = np.concatenate((before, over, after)) + rng.normal(0.0, 0.25, 2)
     # Vertices are about a metre apart, so that a vertex number serves as path length.

@@ -19,9 +19,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from data_prep.synthetic.agents import Route, build_paths, populate, random_pedestrians, random_route
-from data_prep.synthetic.network import Array, Junction, Network, Road, bridge, offset, random_network, smoothstep, wrap
-from data_prep.synthetic.traffic import FUTURE_TICKS, NUM_HISTORY, NUM_STEPS, WARM_UP_TICKS, Simulation
+from data_prep.synthetic.agents import (
+    Route,
+    build_paths,
+    populate,
+    random_pedestrians,
+    random_route,
+)
+from data_prep.synthetic.network import (
+    Array,
+    Junction,
+    Network,
+    Road,
+    bridge,
+    offset,
+    random_network,
+    smoothstep,
+    wrap,
+)
+from data_prep.synthetic.traffic import (
+    FUTURE_TICKS,
+    NUM_HISTORY,
+    NUM_STEPS,
+    WARM_UP_TICKS,
+    Simulation,
+)
 from data_prep.synthetic.world import Tracks, World, build_world, observe
 from trajformer.errors import TrajformerError
 
@@ -142,7 +164,9 @@ def _branches(recording: _Recording, scene_id: str) -> list[SyntheticScene]:
         gaps = [world.xy[focal, -1] - scene.world.xy[focal, -1] for scene in scenes]
         if world.present[focal].all() and np.hypot(*np.transpose(gaps)).min() >= _MIN_GAP_M:
             tracks = _record_like(recording, world)
-            scenes.append(replace(scenes[0], scene_id=f"{scene_id}.{len(scenes)}", world=world, tracks=tracks))
+            scenes.append(
+                replace(scenes[0], scene_id=f"{scene_id}.{len(scenes)}", world=world, tracks=tracks)
+            )
     return scenes
 
 
@@ -161,7 +185,13 @@ def _other_turns(now: Simulation, agent: int, rng: np.random.Generator) -> list[
         first = [i for i in options if lanes[i].turn == turn]
         tail = random_route(now.network, rng, first[rng.integers(len(first))])
         starts = [route.starts[number] + start for start in tail.starts]
-        routes.append(replace(route, lanes=route.lanes[:number] + tail.lanes, starts=route.starts[:number] + starts))
+        routes.append(
+            replace(
+                route,
+                lanes=route.lanes[:number] + tail.lanes,
+                starts=route.starts[:number] + starts,
+            )
+        )
     return routes
 
 
@@ -184,20 +214,29 @@ def _continue_on(recording: _Recording, agent: int, route: Route) -> World:
         before, after = getattr(past, name), getattr(future, name)
         gap = (before - after)[:, NUM_HISTORY - 1, None]
         weight = fade[:, None] if before.ndim == 3 else fade
-        joined[name] = np.concatenate((before[:, :NUM_HISTORY], after[:, NUM_HISTORY:] + weight * gap), axis=1)
-    present = np.concatenate((past.present[:, :NUM_HISTORY], future.present[:, NUM_HISTORY:]), axis=1)
+        joined[name] = np.concatenate(
+            (before[:, :NUM_HISTORY], after[:, NUM_HISTORY:] + weight * gap), axis=1
+        )
+    present = np.concatenate(
+        (past.present[:, :NUM_HISTORY], future.present[:, NUM_HISTORY:]), axis=1
+    )
     return replace(future, present=present, **joined)
 
 
 def _record_like(recording: _Recording, world: World) -> Tracks:
     """Return the record of another world by the same sensors: the same tracks with the same errors."""
     tracks, valid, bodies = recording.tracks, recording.tracks.valid, recording.tracks.bodies
-    gap = {name: (getattr(world, name) - getattr(recording.world, name))[bodies] for name in ("xy", "velocity", "heading")}
+    gap = {
+        name: (getattr(world, name) - getattr(recording.world, name))[bodies]
+        for name in ("xy", "velocity", "heading")
+    }
     return replace(
         tracks,
         xy=np.where(valid[..., None], tracks.xy + gap["xy"], 0.0),
         velocity=np.where(valid[..., None], tracks.velocity + gap["velocity"], 0.0),
-        heading=np.where(valid & (gap["heading"] != 0.0), wrap(tracks.heading + gap["heading"]), tracks.heading),
+        heading=np.where(
+            valid & (gap["heading"] != 0.0), wrap(tracks.heading + gap["heading"]), tracks.heading
+        ),
     )
 
 
@@ -228,21 +267,35 @@ def synthesize(
     """
     splits = assign_splits(num_scenes, val_fraction, test_fraction)
     if seed < 0 or workers < 1:
-        raise ValueError(f"seed must be at least 0 and workers at least 1, got seed={seed}, workers={workers}")
+        raise ValueError(
+            f"seed must be at least 0 and workers at least 1, got seed={seed}, workers={workers}"
+        )
     for split in SPLITS:
         (Path(out) / split).mkdir(parents=True, exist_ok=True)
     write = partial(_simulate_and_write, Path(out), seed, branches)
     # "spawn": forking a process that has threads (pyarrow, torch) may deadlock. One process is this one.
     # A terminal sends Ctrl-C to all processes; only this one handles it.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(
+        workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+    )
     try:
         run = map if workers == 1 else pool.map
-        for _ in tqdm(run(write, range(num_scenes), splits), "synthesize", num_scenes, unit="scene", disable=not progress):
+        for _ in tqdm(
+            run(write, range(num_scenes), splits),
+            "synthesize",
+            num_scenes,
+            unit="scene",
+            disable=not progress,
+        ):
             pass
     except BrokenProcessPool as error:
-        raise TrajformerError("a worker ended unexpectedly, killed for memory for example; run the same command again") from error
+        raise TrajformerError(
+            "a worker ended unexpectedly, killed for memory for example; run the same command again"
+        ) from error
     finally:
-        pool.shutdown(cancel_futures=True)  # after an interruption, a process finishes the scenes it has received
+        pool.shutdown(
+            cancel_futures=True
+        )  # after an interruption, a process finishes the scenes it has received
     return {split: splits.count(split) for split in SPLITS}
 
 
@@ -250,10 +303,18 @@ def assign_splits(num_scenes: int, val_fraction: float, test_fraction: float) ->
     """Return the split of each scene, arguments and ValueError as in ``synthesize``: first train, then val, then test."""
     if num_scenes < 1:
         raise ValueError(f"num_scenes must be at least 1, got {num_scenes}")
-    if not (0.0 <= val_fraction < 1.0 and 0.0 <= test_fraction < 1.0 and val_fraction + test_fraction < 1.0):
-        raise ValueError(f"fractions must be in [0, 1) and sum to less than 1, got {val_fraction} and {test_fraction}")
+    if not (
+        0.0 <= val_fraction < 1.0
+        and 0.0 <= test_fraction < 1.0
+        and val_fraction + test_fraction < 1.0
+    ):
+        raise ValueError(
+            f"fractions must be in [0, 1) and sum to less than 1, got {val_fraction} and {test_fraction}"
+        )
     minimum = 1 if num_scenes >= 3 else 0
-    val, test = (max(minimum, round(num_scenes * fraction)) for fraction in (val_fraction, test_fraction))
+    val, test = (
+        max(minimum, round(num_scenes * fraction)) for fraction in (val_fraction, test_fraction)
+    )
     while val + test >= num_scenes and val + test > 0:  # rounding must leave a training scene
         val, test = (val - 1, test) if val >= test else (val, test - 1)
     return ["train"] * (num_scenes - val - test) + ["val"] * val + ["test"] * test
@@ -264,8 +325,14 @@ def _simulate_and_write(out: Path, seed: int, branches: bool, number: int, split
     if _is_written(_table_path(folder, scene_identity(sequence) + (".0" if branches else ""))):
         return
     scenes = simulate_branches(sequence) if branches else [simulate_scene(sequence)]
-    for scene in reversed(scenes[:1] if split == "test" else scenes):  # scene 0 last: then all are written
-        _write(scene, _table_path(folder, scene.scene_id), NUM_HISTORY if split == "test" else NUM_STEPS)
+    for scene in reversed(
+        scenes[:1] if split == "test" else scenes
+    ):  # scene 0 last: then all are written
+        _write(
+            scene,
+            _table_path(folder, scene.scene_id),
+            NUM_HISTORY if split == "test" else NUM_STEPS,
+        )
 
 
 def _table_path(folder: Path, scene_id: str) -> Path:
@@ -281,7 +348,9 @@ def _write(scene: SyntheticScene, path: Path, steps: int) -> None:
     if _is_written(path):
         return
     path.parent.mkdir(exist_ok=True)
-    path.with_name(f"log_map_archive_{scene.scene_id}.json").write_bytes(msgspec.json.encode(_map_document(scene)))
+    path.with_name(f"log_map_archive_{scene.scene_id}.json").write_bytes(
+        msgspec.json.encode(_map_document(scene))
+    )
     temporary = path.with_name(".scenario.tmp")
     try:
         pq.write_table(_scenario_table(scene, steps), temporary, compression="snappy")
@@ -341,7 +410,9 @@ def _map_document(scene: SyntheticScene) -> dict[str, dict[str, Any]]:
             "successors": [first + i for i in lane.successors],
         }
     crossings, areas = {}, {}
-    for number, arm in enumerate((arm for arm in network.arms if arm.crosswalk), first + len(lanes)):
+    for number, arm in enumerate(
+        (arm for arm in network.arms if arm.crosswalk), first + len(lanes)
+    ):
         one, other = (_points(scene, edge) for edge in arm.crosswalk_edges())
         crossings[str(number)] = {"edge1": one, "edge2": other, "id": number}
     outlines = [*map(_road_outline, network.roads), *map(_junction_outline, network.junctions)]
@@ -366,7 +437,10 @@ def _points(scene: SyntheticScene, shape: Array) -> list[dict[str, float]]:
 
 
 def _road_outline(road: Road) -> Array:
-    left, right = (_thin(offset(road.points, road.heading, lateral), 3) for lateral in (road.half[0], -road.half[1]))
+    left, right = (
+        _thin(offset(road.points, road.heading, lateral), 3)
+        for lateral in (road.half[0], -road.half[1])
+    )
     return np.concatenate((left, right[::-1]))
 
 
@@ -377,6 +451,8 @@ def _junction_outline(junction: Junction) -> Array:
     parts = []
     for i, (arm, mouth) in enumerate(zip(arms, mouths, strict=True)):
         following = (i + 1) % len(arms)
-        corner = bridge(mouth[1], arm.angle + np.pi, mouths[following][0], arms[following].angle, 2.0)
+        corner = bridge(
+            mouth[1], arm.angle + np.pi, mouths[following][0], arms[following].angle, 2.0
+        )
         parts += [mouth, corner[1:-1]]
     return np.concatenate(parts)

@@ -50,13 +50,17 @@ def arc_length(points: Array) -> Array:
 
 def at_length(points: Array, length: Array, where: Array) -> Array:
     """Interpolate ``points`` [N, 2] with arc lengths ``length`` [N] at the arc lengths ``where`` [M]; returns [M, 2]."""
-    return np.stack((np.interp(where, length, points[:, 0]), np.interp(where, length, points[:, 1])), axis=-1)
+    return np.stack(
+        (np.interp(where, length, points[:, 0]), np.interp(where, length, points[:, 1])), axis=-1
+    )
 
 
 def resample(points: Array, step: float) -> Array:
     """Return ``points`` [N, 2] as [M, 2] with equal spacing close to ``step`` metres; both ends are kept."""
     length = arc_length(points)
-    return at_length(points, length, np.linspace(0.0, length[-1], max(2, round(float(length[-1]) / step) + 1)))
+    return at_length(
+        points, length, np.linspace(0.0, length[-1], max(2, round(float(length[-1]) / step) + 1))
+    )
 
 
 def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step: float) -> Array:
@@ -69,14 +73,22 @@ def bridge(start: Array, heading_in: float, end: Array, heading_out: float, step
     handle = float(np.hypot(*(end - start))) * (1.0 / 3.0 + 0.035 * turn**2)
     inner, outer = start + handle * direction(heading_in), end - handle * direction(heading_out)
     t = np.linspace(0.0, 1.0, 40)[:, None]
-    curve = (1 - t) ** 3 * start + 3 * t * (1 - t) ** 2 * inner + 3 * t**2 * (1 - t) * outer + t**3 * end
+    curve = (
+        (1 - t) ** 3 * start
+        + 3 * t * (1 - t) ** 2 * inner
+        + 3 * t**2 * (1 - t) * outer
+        + t**3 * end
+    )
     return resample(curve, step)
 
 
 def soften(points: Array) -> Array:
     """Return ``points`` [..., N, 2] (N > 4) smoothed over two vertices on either side; the two vertices at each end stay."""
     out, count = points.copy(), points.shape[-2] - 4
-    shifted = [weight / 9.0 * points[..., i : i + count, :] for i, weight in enumerate((1.0, 2.0, 3.0, 2.0, 1.0))]
+    shifted = [
+        weight / 9.0 * points[..., i : i + count, :]
+        for i, weight in enumerate((1.0, 2.0, 3.0, 2.0, 1.0))
+    ]
     out[..., 2:-2, :] = sum(shifted)
     return out
 
@@ -85,7 +97,10 @@ def soften(points: Array) -> Array:
 
 BIKE_WIDTH_M = 1.7
 PARKING_WIDTH_M = 2.4
-CROSSWALK_M = (1.2, 4.2)  # distance from the mouth of the arm to the near and far edge of its crosswalk
+CROSSWALK_M = (
+    1.2,
+    4.2,
+)  # distance from the mouth of the arm to the near and far edge of its crosswalk
 _CLEARANCE_M = 2.9  # two vehicles cannot use two paths at the same time that come closer than this
 _STRAIGHT_RAD = 0.6  # movements with a smaller change of direction count as straight
 
@@ -145,7 +160,13 @@ class Road:
         spec, count = self.spec, len(self.points)
         self.heading = headings(self.points)  # [N] direction of the reference line
         # [2, N] paved width in metres on the backward (left) and on the forward (right) side
-        self.half = np.full((2, count), spec.lanes * spec.width + spec.bike * BIKE_WIDTH_M + spec.parking * PARKING_WIDTH_M + 0.4)
+        self.half = np.full(
+            (2, count),
+            spec.lanes * spec.width
+            + spec.bike * BIKE_WIDTH_M
+            + spec.parking * PARKING_WIDTH_M
+            + 0.4,
+        )
         for forward in (False, True):
             for section in range(len(self.cuts) - 1):
                 profile = self.merge_profile(section, forward)
@@ -193,7 +214,10 @@ class Arm:
         """Return whether agents may enter at ``time`` (s); each half of a cycle ends with 3 s of red for all."""
         junction, half = self.junction, self.junction.cycle / 2
         begin = 0.0 if self.major else half
-        return junction.control != "signal" or begin <= (time + junction.start) % junction.cycle < begin + half - 3.0
+        return (
+            junction.control != "signal"
+            or begin <= (time + junction.start) % junction.cycle < begin + half - 3.0
+        )
 
     def point(self, outward: ArrayLike, left: ArrayLike) -> Array:
         """Return points [N, 2], ``outward`` [N] m from the mouth, ``left`` [N] m of the axis."""
@@ -201,7 +225,11 @@ class Arm:
         along, side = np.clip(outward, 0.0, vertex[-1]), np.asarray(left)
         if not self.at_start:
             along, side = vertex[-1] - along, -side
-        return offset(at_length(self.road.points, vertex, along), np.interp(along, vertex, self.road.heading), side)
+        return offset(
+            at_length(self.road.points, vertex, along),
+            np.interp(along, vertex, self.road.heading),
+            side,
+        )
 
     def halves(self, outward: float) -> Array:
         """Return the paved metres [2] left and right of the axis, ``outward`` metres along it."""
@@ -211,7 +239,9 @@ class Arm:
     def crosswalk_edges(self) -> list[Array]:
         """Return the two edges [2, 2] of the pedestrian crossing, from its left to its right kerb."""
         left, right = self.halves(CROSSWALK_M[1])
-        return [self.point(np.full(2, distance), np.array((left, -right))) for distance in CROSSWALK_M]
+        return [
+            self.point(np.full(2, distance), np.array((left, -right))) for distance in CROSSWALK_M
+        ]
 
     def lanes(self, entering: bool) -> list[int]:
         """Return the lanes that enter or leave the junction here, innermost first."""
@@ -227,8 +257,12 @@ class Network:
     lanes: list[Lane] = field(default_factory=list)
     arms: list[Arm] = field(default_factory=list)
     junctions: list[Junction] = field(default_factory=list)
-    conflict: Bools = field(init=False)  # [L, L] whether two lanes inside junctions exclude each other
-    shared: Array = field(init=False)  # [L, L] metres that two lanes with the same predecessor run together before they part
+    conflict: Bools = field(
+        init=False
+    )  # [L, L] whether two lanes inside junctions exclude each other
+    shared: Array = field(
+        init=False
+    )  # [L, L] metres that two lanes with the same predecessor run together before they part
 
     def add_lanes(self) -> None:
         """Add the lanes of all roads and junctions, and compare the lanes inside each junction."""
@@ -253,7 +287,9 @@ def _add_road_lanes(road: Road, lanes: list[Lane]) -> None:
     for (section, forward), names in road.lanes.items():
         following = road.lanes.get((section + 1 if forward else section - 1, forward), {})
         for name, index in names.items() if following else ():
-            lanes[index].merging = name not in following  # such a lane runs into the outermost motor lane
+            lanes[index].merging = (
+                name not in following
+            )  # such a lane runs into the outermost motor lane
             _link(lanes[index], lanes[following.get(name, following[str(road.spec.lanes - 1)])])
 
 
@@ -261,7 +297,9 @@ def _add_section(road: Road, lanes: list[Lane], section: int, forward: bool) -> 
     spec, stretch = road.spec, slice(road.cuts[section], road.cuts[section + 1] + 1)
     points, heading = road.points[stretch], road.heading[stretch]
     ones = np.ones(len(points))
-    strips = {str(i): ("VEHICLE", ones * (i + 0.5) * spec.width, spec.width) for i in range(spec.lanes)}
+    strips = {
+        str(i): ("VEHICLE", ones * (i + 0.5) * spec.width, spec.width) for i in range(spec.lanes)
+    }
     if spec.bus:
         strips[str(spec.lanes - 1)] = ("BUS", *strips[str(spec.lanes - 1)][1:])
     profile = road.merge_profile(section, forward)
@@ -273,7 +311,10 @@ def _add_section(road: Road, lanes: list[Lane], section: int, forward: bool) -> 
     names = road.lanes[section, forward] = {name: len(lanes) + i for i, name in enumerate(strips)}
     first, last = len(lanes), len(lanes) + len(strips) - 1
     for index, (kind, center, width) in zip(names.values(), strips.values(), strict=True):
-        middle, inner, outer = (offset(points, heading, sign * (center + shift))[order] for shift in (0.0, -width / 2, width / 2))
+        middle, inner, outer = (
+            offset(points, heading, sign * (center + shift))[order]
+            for shift in (0.0, -width / 2, width / 2)
+        )
         left = "SOLID_WHITE" if kind != "VEHICLE" else "DASHED_WHITE"
         if index == first:
             left = "DOUBLE_SOLID_YELLOW" if spec.double_line else "DASHED_YELLOW"
@@ -296,23 +337,50 @@ def _add_connectors(source: Arm, lanes: list[Lane]) -> None:
         if target is not source:
             turns[target] = 0 if abs(angle) < _STRAIGHT_RAD else 1 if angle > 0 else -1
     for target, turn in turns.items():
-        entering, leaving = ([lanes[i] for i in arm.lanes(arm is source)] for arm in (source, target))
+        entering, leaving = (
+            [lanes[i] for i in arm.lanes(arm is source)] for arm in (source, target)
+        )
         for first, last in _movements(entering, leaving, turn, set(turns.values())):
-            center = bridge(first.center[-1], float(source.angle + np.pi), last.center[0], float(target.angle), 1.0)
+            center = bridge(
+                first.center[-1],
+                float(source.angle + np.pi),
+                last.center[0],
+                float(target.angle),
+                1.0,
+            )
             heading, along = headings(center), arc_length(center)
             half = 0.5 * (first.width + (last.width - first.width) * along / along[-1])
             left, right = offset(center, heading, half), offset(center, heading, -half)
-            left[0], left[-1], right[0], right[-1] = first.left[-1], last.left[0], first.right[-1], last.right[0]
+            left[0], left[-1], right[0], right[-1] = (
+                first.left[-1],
+                last.left[0],
+                first.right[-1],
+                last.right[0],
+            )
             kind = "VEHICLE" if last.kind == "VEHICLE" else first.kind
-            lane = Lane(len(lanes), center, left, right, first.width, kind, first.speed, turn=turn, arms=(source, target))
+            lane = Lane(
+                len(lanes),
+                center,
+                left,
+                right,
+                first.width,
+                kind,
+                first.speed,
+                turn=turn,
+                arms=(source, target),
+            )
             lanes.append(lane)
             _link(first, lane)
             _link(lane, last)
 
 
-def _movements(entering: list[Lane], leaving: list[Lane], turn: int, turns: set[int]) -> list[tuple[Lane, Lane]]:
+def _movements(
+    entering: list[Lane], leaving: list[Lane], turn: int, turns: set[int]
+) -> list[tuple[Lane, Lane]]:
     """Return the pairs of lanes that a turn connects: left from the inner lane, right from the outer one."""
-    cars_in, cars_out = ([lane for lane in lanes if lane.kind == "VEHICLE"] for lanes in (entering, leaving))
+    cars_in, cars_out = (
+        [lane for lane in lanes if lane.kind == "VEHICLE"] for lanes in (entering, leaving)
+    )
     if turn == 1:
         # At the stem of a T every lane but the outermost may turn left, so that none is a dead end.
         chosen = range(1 if 0 in turns else max(1, len(cars_in) - 1))
@@ -334,22 +402,30 @@ def _compare_lanes(network: Network, junction: Junction) -> None:
     """Fill ``network.conflict`` and ``network.shared`` for all pairs of lanes inside ``junction``."""
     inside = [lane for lane in network.lanes if lane.arms and lane.arms[0].junction is junction]
     block = np.ix_(*[[lane.index for lane in inside]] * 2)
-    samples = np.stack([at_length(k.center, k.along, np.linspace(0.0, k.length, 14)) for k in inside])
+    samples = np.stack(
+        [at_length(k.center, k.along, np.linspace(0.0, k.length, 14)) for k in inside]
+    )
     gap = samples[:, None, :, None] - samples[None, :, None, :]
     distance = np.hypot(gap[..., 0], gap[..., 1])  # [C, C, 14, 14]
     close = distance.min(axis=(2, 3)) < _CLEARANCE_M
     source, target = np.array([(lane.predecessors[0], lane.successors[0]) for lane in inside]).T
     siblings = source[:, None] == source
     network.conflict[block] = (close | (target[:, None] == target)) & ~siblings
-    apart = distance.min(axis=3) > _CLEARANCE_M  # samples of the first lane beyond the common stretch
+    apart = (
+        distance.min(axis=3) > _CLEARANCE_M
+    )  # samples of the first lane beyond the common stretch
     together = np.where(apart.any(axis=2), apart.argmax(axis=2), 13) / 13
     np.fill_diagonal(siblings, False)
-    network.shared[block] = np.where(siblings, together * np.array([[lane.length] for lane in inside]), 0.0)
+    network.shared[block] = np.where(
+        siblings, together * np.array([[lane.length] for lane in inside]), 0.0
+    )
 
 
 # ---- random layouts ------------------------------------------------------------------------------------------------
 
-_Arms = list[tuple[float, RoadSpec]]  # direction in radians and cross-section of each arm of a junction
+_Arms = list[
+    tuple[float, RoadSpec]
+]  # direction in radians and cross-section of each arm of a junction
 
 
 def random_network(rng: np.random.Generator) -> Network:
@@ -375,28 +451,43 @@ def _random_street(rng: np.random.Generator, bike: bool, bus_share: float) -> Ro
     bus = lanes > 1 and rng.random() < bus_share
     speed = float(rng.choice([8.9, 11.2, 13.4, 15.6], p=[0.2, 0.4, 0.3, 0.1]))
     parking = rng.random() < 0.4 and lanes < 3
-    return RoadSpec(lanes, rng.uniform(3.1, 3.7), speed, bike, bus, parking, double_line=rng.random() < 0.7)
+    return RoadSpec(
+        lanes, rng.uniform(3.1, 3.7), speed, bike, bus, parking, double_line=rng.random() < 0.7
+    )
 
 
 def _add_open_road(network: Network, rng: np.random.Generator) -> None:
     lanes = int(rng.integers(1, 4))
-    forward, backward = (float(rng.choice([0.0, rng.uniform(7.0, 13.0)])) if rng.random() < 0.75 else None for _ in range(2))
+    forward, backward = (
+        float(rng.choice([0.0, rng.uniform(7.0, 13.0)])) if rng.random() < 0.75 else None
+        for _ in range(2)
+    )
     if forward is None and backward is None:
         forward = 0.0
-    spec = RoadSpec(lanes, rng.uniform(3.3, 3.8), rng.uniform(11.0, 17.0), merge=(backward, forward))
-    points = _random_curve(rng, np.zeros(2), rng.uniform(-np.pi, np.pi), int(rng.integers(220, 280)), spec)
+    spec = RoadSpec(
+        lanes, rng.uniform(3.3, 3.8), rng.uniform(11.0, 17.0), merge=(backward, forward)
+    )
+    points = _random_curve(
+        rng, np.zeros(2), rng.uniform(-np.pi, np.pi), int(rng.integers(220, 280)), spec
+    )
     last = len(points) - 1
     middle = [100, last - 100] if last >= 210 else [last - 100]
-    network.roads.append(Road(spec, points - points[len(points) // 2], [0, 60, *middle, last - 60, last]))
+    network.roads.append(
+        Road(spec, points - points[len(points) // 2], [0, 60, *middle, last - 60, last])
+    )
 
 
 def _add_junctions(network: Network, rng: np.random.Generator, kind: str) -> None:
     bike = rng.random() < 0.35
-    bus_share = 0.4 if kind == "four" else 0.0  # a bus lane must continue straight across the junction
+    bus_share = (
+        0.4 if kind == "four" else 0.0
+    )  # a bus lane must continue straight across the junction
     main = _random_street(rng, bike, bus_share)
     base = rng.uniform(-np.pi, np.pi)
     count = {"four": 4, "three": 3}.get(kind) or int(rng.choice([3, 4]))
-    near, arms = _add_junction(network, rng, base, count, (main, _random_street(rng, bike, bus_share)))
+    near, arms = _add_junction(
+        network, rng, base, count, (main, _random_street(rng, bike, bus_share))
+    )
     if kind != "double":
         _add_arm_roads(network, rng, near, arms)
         return
@@ -405,14 +496,20 @@ def _add_junctions(network: Network, rng: np.random.Generator, kind: str) -> Non
     road = _add_road(network, rng, near, angle, spec, int(rng.integers(55, 95)))
     heading = float(road.heading[-1])
     count = int(rng.choice([3, 4]))
-    far, arms = _add_junction(network, rng, heading + np.pi, count, (spec, _random_street(rng, bike, bus_share)))
+    far, arms = _add_junction(
+        network, rng, heading + np.pi, count, (spec, _random_street(rng, bike, bus_share))
+    )
     far.center = road.points[-1] + far.radius * direction(heading)
     _attach(network, far, road, False, heading + np.pi)
     _add_arm_roads(network, rng, far, arms[1:])
 
 
 def _add_junction(
-    network: Network, rng: np.random.Generator, base: float, count: int, specs: tuple[RoadSpec, RoadSpec]
+    network: Network,
+    rng: np.random.Generator,
+    base: float,
+    count: int,
+    specs: tuple[RoadSpec, RoadSpec],
 ) -> tuple[Junction, _Arms]:
     """Draw a junction at the origin with its first arm towards ``base``; arms alternate between the two cross-sections."""
     if count == 4:
@@ -432,22 +529,37 @@ def _add_junction(
     control = str(rng.choice(["signal", "stop", "priority"], p=[0.4, 0.2, 0.4]))
     cycle = rng.uniform(24.0, 40.0)
     network.junctions.append(Junction(np.zeros(2), radius, control, cycle, rng.uniform(0.0, cycle)))
-    return network.junctions[-1], [(angle, specs[kind]) for angle, kind in zip(angles, kinds, strict=True)]
+    return network.junctions[-1], [
+        (angle, specs[kind]) for angle, kind in zip(angles, kinds, strict=True)
+    ]
 
 
-def _add_arm_roads(network: Network, rng: np.random.Generator, junction: Junction, arms: _Arms) -> None:
+def _add_arm_roads(
+    network: Network, rng: np.random.Generator, junction: Junction, arms: _Arms
+) -> None:
     """Add a road to the border of the map for each arm."""
     for angle, spec in arms:
         if rng.random() < 0.15 and not (spec.bike or spec.bus or spec.parking) and spec.lanes < 3:
             drop, ramp = rng.random() < 0.6, rng.random() < 0.6
-            spec = replace(spec, merge=(rng.uniform(0.0, 9.0) if ramp else None, 0.0 if drop else None))
+            spec = replace(
+                spec, merge=(rng.uniform(0.0, 9.0) if ramp else None, 0.0 if drop else None)
+            )
         _add_road(network, rng, junction, angle, spec, int(rng.integers(95, 140)))
         network.arms[-1].crosswalk = rng.random() < 0.75
 
 
-def _add_road(network: Network, rng: np.random.Generator, junction: Junction, angle: float, spec: RoadSpec, length: int) -> Road:
+def _add_road(
+    network: Network,
+    rng: np.random.Generator,
+    junction: Junction,
+    angle: float,
+    spec: RoadSpec,
+    length: int,
+) -> Road:
     """Append a road that leaves a junction in a direction."""
-    points = _random_curve(rng, junction.center + junction.radius * direction(angle), angle, length, spec)
+    points = _random_curve(
+        rng, junction.center + junction.radius * direction(angle), angle, length, spec
+    )
     parts = [0.0, 0.55, 1.0] if spec.merge == (None, None) else [0.0, 0.4, 0.7, 1.0]
     network.roads.append(Road(spec, points, [round(part * length) for part in parts]))
     _attach(network, junction, network.roads[-1], True, angle)
@@ -457,11 +569,22 @@ def _add_road(network: Network, rng: np.random.Generator, junction: Junction, an
 def _attach(network: Network, junction: Junction, road: Road, at_start: bool, angle: float) -> None:
     """Make one end of ``road`` an arm of ``junction``; its first arm and the one opposite have priority."""
     first = junction.arms[0].angle if junction.arms else angle
-    network.arms.append(Arm(len(network.arms), junction, road, at_start, angle, major=abs(np.sin(angle - first)) <= 0.7))
+    network.arms.append(
+        Arm(
+            len(network.arms),
+            junction,
+            road,
+            at_start,
+            angle,
+            major=abs(np.sin(angle - first)) <= 0.7,
+        )
+    )
     junction.arms.append(network.arms[-1])
 
 
-def _random_curve(rng: np.random.Generator, start: Array, angle: float, length: int, spec: RoadSpec) -> Array:
+def _random_curve(
+    rng: np.random.Generator, start: Array, angle: float, length: int, spec: RoadSpec
+) -> Array:
     """Draw a road's middle line [length + 1, 2]: gently curved or with one sharp bend."""
     along = np.arange(length) + 0.5
     # The kerb on the inside of a bend must still be a smooth curve, so wide roads bend less.

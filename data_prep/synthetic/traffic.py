@@ -24,10 +24,15 @@ _SOFT_BRAKE = -2.6  # strongest braking for an agent that is not in the way yet
 class Simulation:
     """State of one scene while it is simulated: N vehicles and W pedestrians."""
 
-    def __init__(self, network: Network, fleet: Fleet, paths: Paths, pedestrians: Pedestrians) -> None:
+    def __init__(
+        self, network: Network, fleet: Fleet, paths: Paths, pedestrians: Pedestrians
+    ) -> None:
         self.network, self.fleet, self.paths, self.pedestrians = network, fleet, paths, pedestrians
         count = len(fleet.kind)
-        self.row, self.other = np.arange(count), fleet.other.copy()  # [N] index of the path, and as in `Fleet`
+        self.row, self.other = (
+            np.arange(count),
+            fleet.other.copy(),
+        )  # [N] index of the path, and as in `Fleet`
         # The relevant lanes of each agent, gathered once per route instead of once per step: [4, N, L].
         self.view = paths.relevant[:, self.row]
         self.at, self.speed, self.accel = fleet.at, fleet.speed, np.zeros(count)
@@ -35,16 +40,26 @@ class Simulation:
         self.granted = np.zeros(count, dtype=np.bool_)  # whether the agent may enter this junction
         self.walked, self.pace = pedestrians.at, pedestrians.speed
         self.may_cross = np.zeros(len(pedestrians.arm), dtype=np.bool_)
-        self.crossing = np.zeros(len(network.arms), dtype=np.bool_)  # whether a pedestrian is on the crosswalk
-        self.history: list[tuple[Array, Array, Array, Array]] = []  # at, speed, walked and pace after each step
+        self.crossing = np.zeros(
+            len(network.arms), dtype=np.bool_
+        )  # whether a pedestrian is on the crosswalk
+        self.history: list[
+            tuple[Array, Array, Array, Array]
+        ] = []  # at, speed, walked and pace after each step
         self.half_sum = (fleet.length[:, None] + fleet.length[None, :]) / 2
         narrow = fleet.width < 2.2
         # Cars pass cyclists at the edge of the lane, and these pass cars.
         self.passing = (fleet.edge[:, None] != fleet.edge) & narrow[:, None] & narrow
         self.notself = ~np.eye(count, dtype=np.bool_)
         # Rank of a lane through a junction: lower enters first, left turns last.
-        minor = [bool(k.arms) and k.arms[0].junction.control == "priority" and not k.arms[0].major for k in network.lanes]
-        self.rank = [2 * int(behind) + int(lane.turn == 1) for lane, behind in zip(network.lanes, minor, strict=True)]
+        minor = [
+            bool(k.arms) and k.arms[0].junction.control == "priority" and not k.arms[0].major
+            for k in network.lanes
+        ]
+        self.rank = [
+            2 * int(behind) + int(lane.turn == 1)
+            for lane, behind in zip(network.lanes, minor, strict=True)
+        ]
         self.brake_root = 2.0 * np.sqrt(fleet.accel * fleet.brake)
 
     def advance(self, ticks: int) -> None:
@@ -63,7 +78,9 @@ class Simulation:
 
     def motion(self) -> tuple[Array, Array, Array, Array]:
         """Return path length and speed [N, T] of the vehicles and of the pedestrians [W, T] at all T steps of 0.1 s."""
-        at, speed, walked, pace = (np.stack(part, axis=1) for part in zip(*self.history[WARM_UP_TICKS - 1 :], strict=True))
+        at, speed, walked, pace = (
+            np.stack(part, axis=1) for part in zip(*self.history[WARM_UP_TICKS - 1 :], strict=True)
+        )
         return *_refine(at, speed), *_refine(walked, pace)
 
     def _advance(self) -> None:
@@ -75,14 +92,26 @@ class Simulation:
         passed = self.at - fleet.length / 2 > paths.clear[self.row, self.gate]
         self.granted &= ~passed
         self.gate += passed
-        line = paths.stop[self.row, self.gate] - self.at - fleet.length / 2  # distance to the next stop line
-        reach = speed**2 / 3.4 + speed + 7.0  # distance at which a decision is needed, enough to stop comfortably
+        line = (
+            paths.stop[self.row, self.gate] - self.at - fleet.length / 2
+        )  # distance to the next stop line
+        reach = (
+            speed**2 / 3.4 + speed + 7.0
+        )  # distance at which a decision is needed, enough to stop comfortably
         self._grant(time, line, reach)
         stopping = ((0.7 + 0.3 * speed + speed**2 / self.brake_root) / np.maximum(line, 0.25)) ** 2
         interaction = self._following(lane, along, line)
-        interaction = np.where(~self.granted & (line < reach + 3.0), np.maximum(interaction, stopping), interaction)
-        desired = np.maximum(at_sample(self.paths.profile, self.row, self.at + 0.5 * speed + UPSTREAM_M), 0.5)
-        free = np.where(speed <= desired, fleet.accel * (1.0 - (speed / desired) ** 4), np.maximum((desired - speed) / 0.6, -3.0))
+        interaction = np.where(
+            ~self.granted & (line < reach + 3.0), np.maximum(interaction, stopping), interaction
+        )
+        desired = np.maximum(
+            at_sample(self.paths.profile, self.row, self.at + 0.5 * speed + UPSTREAM_M), 0.5
+        )
+        free = np.where(
+            speed <= desired,
+            fleet.accel * (1.0 - (speed / desired) ** 4),
+            np.maximum((desired - speed) / 0.6, -3.0),
+        )
         accel = np.clip(free - fleet.accel * interaction, _MAX_BRAKE, fleet.accel)
         accel = np.clip(accel, self.accel - 2.4, self.accel + 0.8)  # jerk
         self.speed = np.maximum(speed + accel * _STEP_S, 0.0)
@@ -109,16 +138,26 @@ class Simulation:
         fleet, speed = self.fleet, self.speed[:, None]
         origin, low, high, merging = np.take(self.view, lane, axis=2)
         distance = origin + along - self.at[:, None]
-        near = (along >= low) & (along <= high) & (distance > 0.0) & (distance < 120.0) & self.notself[:, others]
+        near = (
+            (along >= low)
+            & (along <= high)
+            & (distance > 0.0)
+            & (distance < 120.0)
+            & self.notself[:, others]
+        )
         # A moving car moves over to pass a cyclist; a cyclist stays behind a standing car.
         flows = fleet.edge[others] | (self.speed[others] > 2.5)
         near &= ~(self.passing[:, others] & (line > 30.0)[:, None] & flows)
         gap = np.maximum(distance - self.half_sum[:, others], 0.25)
         closing = speed * (speed - self.speed[others]) / self.brake_root[:, None]
-        desired_gap = fleet.standstill[:, None] + np.maximum(speed * fleet.headway[:, None] + closing, 0.0)
+        desired_gap = fleet.standstill[:, None] + np.maximum(
+            speed * fleet.headway[:, None] + closing, 0.0
+        )
         interaction = (desired_gap / gap) ** 2
         soft = (merging > 0.0) | self.passing[:, others]
-        interaction = np.where(soft, np.minimum(interaction, 1.0 - _SOFT_BRAKE / fleet.accel[:, None]), interaction)
+        interaction = np.where(
+            soft, np.minimum(interaction, 1.0 - _SOFT_BRAKE / fleet.accel[:, None]), interaction
+        )
         return np.where(near, interaction, 0.0).max(axis=1, initial=0.0)
 
     def _grant(self, time: float, distance: Array, reach: Array) -> None:
@@ -141,7 +180,11 @@ class Simulation:
                 j for j in rank
                 if rank[j] < rank[i] and eta[j] < eta[i] + 3.5 and eta[j] < 6.0 and network.lanes[inside[j]].arms[0].green(time)
             ]  # fmt: skip
-            blocking = inside[self.granted] if stops else np.concatenate((inside[self.granted], inside[rivals]))
+            blocking = (
+                inside[self.granted]
+                if stops
+                else np.concatenate((inside[self.granted], inside[rivals]))
+            )
             self.granted[i] = not network.conflict[lane.index, blocking].any()
 
     def _change_lanes(self, before: Array, lane: Ints, along: Array) -> None:
@@ -154,10 +197,14 @@ class Simulation:
             distance = origin + along - before[i]
             relevant = (along >= low) & (along <= high) & self.notself[i] & (lane != lane[i])
             gap = np.abs(distance) - self.half_sum[i]
-            faster = np.maximum(np.where(distance < 0, self.speed - self.speed[i], self.speed[i] - self.speed), 0.0)
+            faster = np.maximum(
+                np.where(distance < 0, self.speed - self.speed[i], self.speed[i] - self.speed), 0.0
+            )
             room = 3.0 + 0.5 * self.speed[i] + 2.0 * faster
             gates = paths.gate[[self.row[i], row], self.gate[i]]
-            committed = self.granted[i] and gates[0] != gates[1]  # the lane through the junction is settled
+            committed = (
+                self.granted[i] and gates[0] != gates[1]
+            )  # the lane through the junction is settled
             if self.speed[i] > 3.0 and not committed and not (relevant & (gap < room)).any():
                 self.row[i], self.view[:, i] = row, paths.relevant[:, row]
 
@@ -167,12 +214,21 @@ class Simulation:
         before_end = self.walked < walkers.across
         at_kerb = (self.walked > walkers.kerb - 2.0) & before_end & ~self.may_cross
         if at_kerb.any():
-            free = np.array([arm.junction.control != "signal" or not arm.green(time) for arm in self.network.arms])
-            for i in np.flatnonzero(self.granted):  # inside a junction, with a crosswalk still ahead
+            free = np.array(
+                [
+                    arm.junction.control != "signal" or not arm.green(time)
+                    for arm in self.network.arms
+                ]
+            )
+            for i in np.flatnonzero(
+                self.granted
+            ):  # inside a junction, with a crosswalk still ahead
                 row, gate = self.row[i], self.gate[i]
                 source, target = self.network.lanes[self.paths.gate[row, gate]].arms
                 free[target.index] = False
-                free[source.index] &= self.at[i] - self.fleet.length[i] / 2 >= self.paths.enter[row, gate]
+                free[source.index] &= (
+                    self.at[i] - self.fleet.length[i] / 2 >= self.paths.enter[row, gate]
+                )
             self.may_cross |= at_kerb & free[walkers.arm]
         stop = ~self.may_cross & (self.walked > walkers.kerb - 1.0) & before_end
         stop |= self.walked > walkers.end - 0.6

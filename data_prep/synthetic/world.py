@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 
 from data_prep.synthetic.agents import UPSTREAM_M, Pedestrians, at_sample
-from data_prep.synthetic.network import PARKING_WIDTH_M, Array, Bools, Ints, Network, direction, offset, wrap
+from data_prep.synthetic.network import (
+    PARKING_WIDTH_M,
+    Array,
+    Bools,
+    Ints,
+    Network,
+    direction,
+    offset,
+    wrap,
+)
 from data_prep.synthetic.traffic import NUM_HISTORY, NUM_STEPS, Simulation
 
 _NUDGE_M = 0.65  # lateral distance by which cars move over to pass a cyclist
@@ -24,13 +33,18 @@ class World:
     velocity: Array  # [M, T, 2] m/s
     present: Bools  # [M, T] within the mapped area
     turn: Ints  # [N] turn at the next junction in the future (1 left, 0 straight, -1 right), 2 if it reaches none
-    choices: Ints  # [N] number of turns still open to it in the last observed step, 0 if it reaches none
+    choices: (
+        Ints  # [N] number of turns still open to it in the last observed step, 0 if it reaches none
+    )
 
 
 def build_world(simulation: Simulation, rng: np.random.Generator) -> World:
     """Map the simulated motion to the plane and add parked vehicles and street furniture."""
     at, speed, walked, pace = simulation.motion()
-    vehicles, pedestrians = _vehicles(simulation, at, speed, rng), _pedestrians(simulation.pedestrians, walked, pace, rng)
+    vehicles, pedestrians = (
+        _vehicles(simulation, at, speed, rng),
+        _pedestrians(simulation.pedestrians, walked, pace, rng),
+    )
     parts: Any = zip(vehicles, pedestrians, _static_objects(simulation.network, rng), strict=True)
     kind, size, xy, heading, velocity, present = (np.concatenate(part) for part in parts)
     return World(kind.tolist(), size, xy, heading, velocity, present, *_turns(simulation, at))
@@ -43,7 +57,9 @@ def _vehicles(simulation: Simulation, at: Array, speed: Array, rng: np.random.Ge
     wave = 2.0 * np.pi / rng.uniform(55.0, 120.0, (len(at), 1))
     amplitude = rng.uniform(0.03, 0.14, (len(at), 1))
     phase = at * wave + rng.uniform(0.0, 2.0 * np.pi, (len(at), 1))
-    lateral = fleet.lateral[:, None] + amplitude * np.sin(phase) + _nudge(simulation, xy, heading, speed)
+    lateral = (
+        fleet.lateral[:, None] + amplitude * np.sin(phase) + _nudge(simulation, xy, heading, speed)
+    )
     xy = offset(xy, heading, lateral)
     heading = heading + np.arctan2(np.gradient(lateral, axis=1) * 10.0, np.maximum(speed, 2.0))
     present = (at > -8.0) & (at < paths.end[row] + 8.0)
@@ -70,7 +86,9 @@ def _nudge(simulation: Simulation, xy: Array, heading: Array, speed: Array) -> A
     return out
 
 
-def _pedestrians(pedestrians: Pedestrians, walked: Array, pace: Array, rng: np.random.Generator) -> _Bodies:
+def _pedestrians(
+    pedestrians: Pedestrians, walked: Array, pace: Array, rng: np.random.Generator
+) -> _Bodies:
     paths = pedestrians.xy
     count, samples = paths.shape[:2]
     row = np.arange(count)[:, None]
@@ -79,7 +97,9 @@ def _pedestrians(pedestrians: Pedestrians, walked: Array, pace: Array, rng: np.r
     heading = np.unwrap(np.arctan2(tangent[..., 1], tangent[..., 0]), axis=1)
     stands = pedestrians.speed == 0.0
     heading[stands] = rng.uniform(-np.pi, np.pi, (count, 1))[stands]
-    amplitude, wave, phase = (rng.uniform(low, high, (count, 1)) for low, high in ((0.04, 0.15), (2.5, 5.0), (0.0, 6.3)))
+    amplitude, wave, phase = (
+        rng.uniform(low, high, (count, 1)) for low, high in ((0.04, 0.15), (2.5, 5.0), (0.0, 6.3))
+    )
     xy = offset(xy, heading, amplitude * np.sin(walked / wave + phase))
     size, present = np.full((count, 2), 0.6), np.ones(walked.shape, dtype=np.bool_)
     return ["pedestrian"] * count, size, xy, heading, pace[..., None] * direction(heading), present
@@ -93,19 +113,35 @@ def _static_objects(network: Network, rng: np.random.Generator) -> _Bodies:
         last = len(road.points) - 1
         for sign, turn, half in ((-1.0, 0.0, road.half[1]), (1.0, np.pi, road.half[0])):
             slots = np.arange(14.0, last - 14.0, 6.4) if road.spec.parking else np.zeros(0)
-            objects = [(int(s), half[0] - 0.4 - PARKING_WIDTH_M / 2, "vehicle") for s in slots[rng.random(len(slots)) < 0.35]]
+            objects = [
+                (int(s), half[0] - 0.4 - PARKING_WIDTH_M / 2, "vehicle")
+                for s in slots[rng.random(len(slots)) < 0.35]
+            ]
             for _ in range(rng.poisson(0.45)):
-                kind = str(rng.choice(["static", "background", "construction", "riderless_bicycle"]))
+                kind = str(
+                    rng.choice(["static", "background", "construction", "riderless_bicycle"])
+                )
                 vertex = int(rng.integers(8, last - 8))
                 objects.append((vertex, half[vertex] + rng.uniform(0.8, 2.5), kind))
             for vertex, lateral, kind in objects:
                 heading = road.heading[vertex]
                 x, y = offset(road.points[vertex], heading, sign * (lateral + rng.normal(0.0, 0.1)))
-                poses.append((x, y, heading + turn + rng.normal(0.0, 0.03 if kind == "vehicle" else 1.0)))
+                poses.append(
+                    (x, y, heading + turn + rng.normal(0.0, 0.03 if kind == "vehicle" else 1.0))
+                )
                 kinds.append(kind)
     pose = np.array(poses).reshape(len(kinds), 1, 3).repeat(NUM_STEPS, axis=1)
-    size = np.array([(4.7, 1.9) if kind == "vehicle" else (1.0, 0.8) for kind in kinds]).reshape(len(kinds), 2)
-    return kinds, size, pose[..., :2], pose[..., 2], np.zeros_like(pose[..., :2]), np.ones(pose.shape[:2], dtype=np.bool_)
+    size = np.array([(4.7, 1.9) if kind == "vehicle" else (1.0, 0.8) for kind in kinds]).reshape(
+        len(kinds), 2
+    )
+    return (
+        kinds,
+        size,
+        pose[..., :2],
+        pose[..., 2],
+        np.zeros_like(pose[..., :2]),
+        np.ones(pose.shape[:2], dtype=np.bool_),
+    )
 
 
 def _turns(simulation: Simulation, at: Array) -> tuple[Ints, Ints]:
@@ -161,10 +197,15 @@ def observe(world: World, rng: np.random.Generator) -> Tracks | None:
     pieces: list[tuple[int, int, int]] = []  # first and last step of a track, and its body
     for body in np.flatnonzero(seen.any(axis=1)).tolist():
         if body != ego:
-            pieces += [(*piece, body) for piece in _sightings(seen[body], rng, always_seen=body in roles)]
+            pieces += [
+                (*piece, body) for piece in _sightings(seen[body], rng, always_seen=body in roles)
+            ]
     pieces.sort(key=lambda piece: (piece[0], piece[2]))
     pieces.append((0, _LAST, ego))
-    categories = [roles.get(body, UNSCORED) if (first, last) == (0, _LAST) else FRAGMENT for first, last, body in pieces]
+    categories = [
+        roles.get(body, UNSCORED) if (first, last) == (0, _LAST) else FRAGMENT
+        for first, last, body in pieces
+    ]
     first_id = int(rng.integers(1_000, 150_000))
     ids = [str(number) for number in first_id + np.cumsum(rng.integers(1, 30, len(pieces) - 1))]
     first, last, bodies = np.array(pieces, dtype=np.int64).T
@@ -200,7 +241,9 @@ def _choose_ego_and_focal(world: World, rng: np.random.Generator) -> tuple[int, 
     egos = rng.permutation(np.flatnonzero(drivers))
     # Vehicles near the middle of the scene see most; moving vehicles see more than queueing ones.
     queues = _distance(world.xy[egos, _LAST], world.xy[egos, 0]) < 15.0
-    order = egos[np.argsort(np.hypot(*world.xy[egos, _NOW].T) // 35.0 + 1.5 * queues, kind="stable")]
+    order = egos[
+        np.argsort(np.hypot(*world.xy[egos, _NOW].T) // 35.0 + 1.5 * queues, kind="stable")
+    ]
     best, chosen = 0.0, None
     for ego in order[:6].tolist():
         near = _distance(world.xy, world.xy[ego]) < reach
@@ -217,11 +260,15 @@ def _choose_ego_and_focal(world: World, rng: np.random.Generator) -> tuple[int, 
 def _interest(world: World) -> Array:
     """Return the relative probability [M] of each body to be the focal one; 0 for bodies that hardly move."""
     moved = _distance(world.xy[:, _LAST], world.xy[:, _NOW])
-    weight = np.array([{"pedestrian": 0.25, "cyclist": 0.6, "bus": 0.8}.get(k, 1.0) for k in world.kind])
+    weight = np.array(
+        [{"pedestrian": 0.25, "cyclist": 0.6, "bus": 0.8}.get(k, 1.0) for k in world.kind]
+    )
     min_moved = np.array([4.0 if k == "pedestrian" else 9.0 for k in world.kind])
     speed = np.hypot(world.velocity[..., 0], world.velocity[..., 1])[:, _NOW:]
     weight = weight * np.where(np.ptp(speed, axis=1) > 3.5, 2.0, 1.0)
-    weight = weight * np.where(np.abs(world.heading[:, _LAST] - world.heading[:, _NOW]) > 0.45, 2.5, 1.0)
+    weight = weight * np.where(
+        np.abs(world.heading[:, _LAST] - world.heading[:, _NOW]) > 0.45, 2.5, 1.0
+    )
     count = len(world.turn)
     weight[:count] *= np.where(world.choices > 1, 10.0, np.where(world.turn < 2, 3.0, 1.0))
     # Left turns wait for oncoming traffic, so that fewer left turns happen during the future.
@@ -229,7 +276,9 @@ def _interest(world: World) -> Array:
     return np.where(moved > min_moved, weight, 0.0)
 
 
-def _choose_scored(world: World, rng: np.random.Generator, seen: Bools, leaders: list[int]) -> list[int]:
+def _choose_scored(
+    world: World, rng: np.random.Generator, seen: Bools, leaders: list[int]
+) -> list[int]:
     """Return further bodies to be scored: always seen, moving, near the focal one or the ego."""
     near = np.minimum(*(_distance(world.xy[:, _NOW], world.xy[i, _NOW]) for i in leaders))
     able = seen.all(axis=1) & (_distance(world.xy[:, _LAST], world.xy[:, 0]) > 2.5)
@@ -251,7 +300,9 @@ def _sightings(seen: Bools, rng: np.random.Generator, always_seen: bool) -> list
         if not always_seen and rng.random() < 0.25:  # noticed late
             gaps.append((first, first + int(rng.integers(5, 50))))
         for low, high in gaps:
-            parts = [part for a, b in parts for part in ((a, min(b, low - 1)), (max(a, high + 1), b))]
+            parts = [
+                part for a, b in parts for part in ((a, min(b, low - 1)), (max(a, high + 1), b))
+            ]
         out += [(a, b) for a, b in parts if b - a + 1 >= _MIN_STEPS]
     return out
 
@@ -263,4 +314,6 @@ def _smooth_noise(rng: np.random.Generator, count: int, channels: int) -> Array:
     kernel /= np.sqrt((kernel**2).sum())
     white = rng.standard_normal((count, channels, NUM_STEPS + 2 * reach))
     # A plain sum: the rounding of a matrix product differs between linear algebra libraries.
-    return sum(weight * white[..., shift : shift + NUM_STEPS] for shift, weight in enumerate(kernel))
+    return sum(
+        weight * white[..., shift : shift + NUM_STEPS] for shift, weight in enumerate(kernel)
+    )

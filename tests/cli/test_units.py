@@ -32,32 +32,52 @@ def pixels(seed: int = 0) -> Scene:
 def store(root: Path, *scenes: Scene) -> Path:
     for split in ("train", "val"):
         write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
-    write_shard(shard_path(root, "val", 1), [], ShardInfo("synthetic", "val"))  # all inputs skipped: no unit
+    write_shard(
+        shard_path(root, "val", 1), [], ShardInfo("synthetic", "val")
+    )  # all inputs skipped: no unit
     write_manifest(root)
     return root
 
 
 def test_a_shard_records_the_unit_of_its_scenes(tmp_path: Path) -> None:
     scenes = SceneStore(store(tmp_path / "s", pixels()), "val")
-    assert scenes.unit == "px" and scenes_equal(scenes[0], pixels()) and not scenes_equal(scenes[0], make_scene(5))
-    with pytest.raises(StoreError, match=r"scenes in m and in px: all scenes of a split must have one unit"):
-        write_shard(tmp_path / "mixed.arrow", [pixels(), make_scene(5, seed=1)], ShardInfo("synthetic", "val"))
+    assert (
+        scenes.unit == "px"
+        and scenes_equal(scenes[0], pixels())
+        and not scenes_equal(scenes[0], make_scene(5))
+    )
+    with pytest.raises(
+        StoreError, match=r"scenes in m and in px: all scenes of a split must have one unit"
+    ):
+        write_shard(
+            tmp_path / "mixed.arrow",
+            [pixels(), make_scene(5, seed=1)],
+            ShardInfo("synthetic", "val"),
+        )
     with pytest.raises(SceneError, match="unit: 'feet', expected one of m, px"):
         replace(pixels(), unit="feet").validate()
 
 
-def test_scenes_of_different_units_are_not_joined(tmp_path: Path, fails: Callable[..., str]) -> None:
+def test_scenes_of_different_units_are_not_joined(
+    tmp_path: Path, fails: Callable[..., str]
+) -> None:
     with pytest.raises(SceneError, match=r"period, H, F and unit .* differ"):
         collate([make_scene(5), pixels()])
     stores = store(tmp_path / "a", make_scene(5)), store(tmp_path / "b", pixels(1))
     line = fails("store", "merge", *stores, "--out", tmp_path / "c")
-    assert "stores of different units cannot be merged" in line and "has lengths in m, " in line and line.endswith("in px\n")
+    assert (
+        "stores of different units cannot be merged" in line
+        and "has lengths in m, " in line
+        and line.endswith("in px\n")
+    )
     assert not (tmp_path / "c").exists()
     assert run("store", "merge", stores[1], "--out", tmp_path / "c") == 0
 
 
 @pytest.mark.parametrize(("ours", "other"), [("m", "px"), ("px", "m")])
-def test_a_model_refuses_the_other_unit(tmp_path: Path, fails: Callable[..., str], ours: str, other: str) -> None:
+def test_a_model_refuses_the_other_unit(
+    tmp_path: Path, fails: Callable[..., str], ours: str, other: str
+) -> None:
     scenes = {"m": make_scene(5), "px": pixels()}
     stores = {unit: store(tmp_path / unit, scene) for unit, scene in scenes.items()}
     model = tmp_path / "model.ckpt"
@@ -71,15 +91,37 @@ def test_a_model_refuses_the_other_unit(tmp_path: Path, fails: Callable[..., str
         (recipe(stores[ours], data={"val": str(stores[other]), "unit": ours}), ""),
         (recipe(stores[other], data={"unit": other}, init=str(model)), " of .*model.ckpt"),
     ):
-        with pytest.raises(TrajformerError, match=f"unit {other}, but the training scenes{scenes_of} have {ours}"):
+        with pytest.raises(
+            TrajformerError, match=f"unit {other}, but the training scenes{scenes_of} have {ours}"
+        ):
             train(config, TASK, tmp_path / "run", progress=False)
-    with pytest.raises(TrajformerError, match=rf"data.unit: {ours}, but .*/{other} is in {other}; use a recipe for {other}"):
+    with pytest.raises(
+        TrajformerError,
+        match=rf"data.unit: {ours}, but .*/{other} is in {other}; use a recipe for {other}",
+    ):
         train(recipe(stores[other], data={"unit": ours}), TASK, tmp_path / "run", progress=False)
 
 
 def test_output_names_pixels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw = store(tmp_path / "s", pixels())
-    assert run("store", "info", raw) == run("evaluate", "--model", "constant_velocity", "--store", raw) == 0
+    assert (
+        run("store", "info", raw)
+        == run("evaluate", "--model", "constant_velocity", "--store", raw)
+        == 0
+    )
     assert capsys.readouterr().out.count("lengths in px") == 3  # two splits and the figures
-    assert run("store", "export-scene", raw, "--split", "val", "--scene", pixels().scene_id, "--out", tmp_path / "s.json") == 0
+    assert (
+        run(
+            "store",
+            "export-scene",
+            raw,
+            "--split",
+            "val",
+            "--scene",
+            pixels().scene_id,
+            "--out",
+            tmp_path / "s.json",
+        )
+        == 0
+    )
     assert json.loads((tmp_path / "s.json").read_text())["unit"] == "px"

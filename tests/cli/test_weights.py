@@ -47,8 +47,20 @@ def test_a_file_of_hugging_face_keeps_its_scores(tmp_path: Path, capsys: Any) ->
     path, x = make_image(tmp_path)
     expected = reference(x.float()).logits.detach()
     out = tmp_path / "new" / "ours.ckpt"
-    assert convert("hf_vit", tmp_path / "theirs" / "model.safetensors", out, "--labels", tmp_path / "labels.txt") == 0
-    assert f"{out}: a model for classification, {sum(1 for _ in reference.parameters())} tensors" in capsys.readouterr().out
+    assert (
+        convert(
+            "hf_vit",
+            tmp_path / "theirs" / "model.safetensors",
+            out,
+            "--labels",
+            tmp_path / "labels.txt",
+        )
+        == 0
+    )
+    assert (
+        f"{out}: a model for classification, {sum(1 for _ in reference.parameters())} tensors"
+        in capsys.readouterr().out
+    )
     torch.testing.assert_close(logits(out, path), expected, atol=1e-5, rtol=1e-5)
     assert run("classify", "--checkpoint", out, path, "--top", CLASSES) == 0
     shares = zip(LABELS, expected.softmax(-1)[0].tolist(), strict=True)
@@ -60,19 +72,26 @@ FILES: dict[str, Callable[[State], object]] = {
     "run.pt": lambda state: state,
     "run.pth": lambda state: {"model": state, "epoch": 3},
     "run.bin": lambda state: {"state_dict": state, "epoch": 3},
-    "run.chkpt": lambda state: {"model": state, "settings": argparse.Namespace(epochs=3, names=["a"])},  # of a training script
+    "run.chkpt": lambda state: {
+        "model": state,
+        "settings": argparse.Namespace(epochs=3, names=["a"]),
+    },  # of a training script
 }
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str) -> None:
-    state = {key: tensor.half() if name == "run.pth" else tensor for key, tensor in timm_state().items()}
+    state = {
+        key: tensor.half() if name == "run.pth" else tensor for key, tensor in timm_state().items()
+    }
     torch.save(FILES[name](state), tmp_path / name)
     assert convert("timm_vit", tmp_path / name, tmp_path / "ours.ckpt") == 0
     model, _ = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     path, x = make_image(tmp_path)
-    torch.testing.assert_close(logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
@@ -81,7 +100,11 @@ def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
     assert run("weights", "convert", "timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
     _, recipe = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
     assert recipe.model.block.heads == 1  # without --heads: 64 channels per head, at least one head
-    assert (recipe.model.image_size, recipe.model.layers, recipe.model.classes) == (SIZE, LAYERS, CLASSES)
+    assert (recipe.model.image_size, recipe.model.layers, recipe.model.classes) == (
+        SIZE,
+        LAYERS,
+        CLASSES,
+    )
     numbers = sum(tensor.numel() for tensor in timm_state().values())
     assert (tmp_path / "ours.ckpt").stat().st_size < 4 * numbers + 40_000
 
@@ -89,25 +112,42 @@ def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
 BEFORE = b"PK\3\4" + bytes(26) + b"ours/data.pkl"  # looks like a checkpoint
 
 
-def assert_rejected(capsys: Any, tmp_path: Path, file: Path, complaint: str, layout: str = "timm_vit", *options: object) -> None:
+def assert_rejected(
+    capsys: Any,
+    tmp_path: Path,
+    file: Path,
+    complaint: str,
+    layout: str = "timm_vit",
+    *options: object,
+) -> None:
     """The command fails with a one-line error that contains `complaint`, and writes nothing."""
     out = tmp_path / "ours.ckpt"
     out.write_bytes(BEFORE)
     assert convert(layout, file, out, *options) == 1
     error = capsys.readouterr().err
-    assert complaint in error and error.startswith("trajformer weights: ") and error.count("\n") == 1
+    assert (
+        complaint in error and error.startswith("trajformer weights: ") and error.count("\n") == 1
+    )
     assert out.read_bytes() == BEFORE
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
-@pytest.mark.parametrize("key", [key for key in timm_state() if "blocks" not in key or "blocks.1" in key])
-def test_every_tensor_of_timm_is_required_with_its_shape(tmp_path: Path, capsys: Any, key: str) -> None:
-    torch.save({name: tensor for name, tensor in timm_state().items() if name != key}, tmp_path / "less.pt")
+@pytest.mark.parametrize(
+    "key", [key for key in timm_state() if "blocks" not in key or "blocks.1" in key]
+)
+def test_every_tensor_of_timm_is_required_with_its_shape(
+    tmp_path: Path, capsys: Any, key: str
+) -> None:
+    torch.save(
+        {name: tensor for name, tensor in timm_state().items() if name != key}, tmp_path / "less.pt"
+    )
     convert("timm_vit", tmp_path / "less.pt", tmp_path / "ours.ckpt")
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and ("no tensor '" in error or "has no place" in error)
     block = key.rsplit(".", 2)[0]
-    assert key in error or block in error or key.endswith("qkv.bias")  # optional, but for all layers together
+    assert (
+        key in error or block in error or key.endswith("qkv.bias")
+    )  # optional, but for all layers together
     state = timm_state()
     torch.save(state | {key: torch.cat([state[key], state[key][:1]])}, tmp_path / "more.pt")
     assert convert("timm_vit", tmp_path / "more.pt", tmp_path / "ours.ckpt") == 1
@@ -121,22 +161,51 @@ def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -
     state = load_file(tmp_path / "theirs" / "model.safetensors")
     capsys.readouterr()  # a progress bar
     for key in state:
-        save_file({name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors")
+        save_file(
+            {name: t for name, t in state.items() if name != key}, tmp_path / "less.safetensors"
+        )
         assert_rejected(capsys, tmp_path, tmp_path / "less.safetensors", "'", "hf_vit")
 
 
 OTHER_TENSORS: dict[str, tuple[Callable[[State], State], str]] = {
-    "another layout": (lambda s: {f"vit.{k}": v for k, v in s.items()}, "no tensor 'patch_embed.proj.weight'"),
-    "a tensor too many": (lambda s: s | {"fc_norm.weight": torch.ones(32)}, "tensor 'fc_norm.weight' has no place"),
-    "a gap in the layers": (lambda s: {k: v for k, v in s.items() if "blocks.1." not in k}, "tensor 'blocks.2."),
-    "not finite": (lambda s: s | {"head.bias": torch.full((CLASSES,), torch.nan)}, "'head.bias' has values that are not finite"),
-    "whole numbers": (lambda s: s | {"head.bias": torch.ones(CLASSES, dtype=torch.int64)}, "'head.bias' holds torch.int64"),
+    "another layout": (
+        lambda s: {f"vit.{k}": v for k, v in s.items()},
+        "no tensor 'patch_embed.proj.weight'",
+    ),
+    "a tensor too many": (
+        lambda s: s | {"fc_norm.weight": torch.ones(32)},
+        "tensor 'fc_norm.weight' has no place",
+    ),
+    "a gap in the layers": (
+        lambda s: {k: v for k, v in s.items() if "blocks.1." not in k},
+        "tensor 'blocks.2.",
+    ),
+    "not finite": (
+        lambda s: s | {"head.bias": torch.full((CLASSES,), torch.nan)},
+        "'head.bias' has values that are not finite",
+    ),
+    "whole numbers": (
+        lambda s: s | {"head.bias": torch.ones(CLASSES, dtype=torch.int64)},
+        "'head.bias' holds torch.int64",
+    ),
     "no tensor": (lambda s: s | {"head.bias": [1.0]}, "entry 'head.bias' is no tensor"),
-    "positions of no square": (lambda s: s | {"pos_embed": torch.ones(1, 16, 32)}, "16 positions, expected square patches"),
-    "oblong patches": (lambda s: s | {"patch_embed.proj.weight": torch.ones(32, 3, 4, 2)}, "patches of 4 x 2 pixels"),
+    "positions of no square": (
+        lambda s: s | {"pos_embed": torch.ones(1, 16, 32)},
+        "16 positions, expected square patches",
+    ),
+    "oblong patches": (
+        lambda s: s | {"patch_embed.proj.weight": torch.ones(32, 3, 4, 2)},
+        "patches of 4 x 2 pixels",
+    ),
     "nothing in it": (lambda s: {}, "holds no tensors by name"),
-    "a flat matrix": (lambda s: s | {"head.weight": torch.ones(32)}, "'head.weight' has shape [32], expected 2 dimensions"),
-    "stretched": (lambda s: s | {"head.weight": torch.ones(1, 1).expand(10**7, 10**6)}, "'head.weight' is no plain dense tensor"),
+    "a flat matrix": (
+        lambda s: s | {"head.weight": torch.ones(32)},
+        "'head.weight' has shape [32], expected 2 dimensions",
+    ),
+    "stretched": (
+        lambda s: s | {"head.weight": torch.ones(1, 1).expand(10**7, 10**6)},
+        "'head.weight' is no plain dense tensor",
+    ),
 }
 
 
@@ -176,10 +245,14 @@ def test_invalid_files_and_options_are_rejected(tmp_path: Path, capsys: Any, cas
     assert_rejected(capsys, tmp_path, file, complaint, "timm_vit", *options)
 
 
-def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_in_a_pickle_is_not_executed(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(timm_state() | {"extra": Evil()}, tmp_path / "odd.pt")
-    assert_rejected(capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)")
+    assert_rejected(
+        capsys, tmp_path, tmp_path / "odd.pt", "not readable (damaged, or not plain tensors)"
+    )
     assert not Path("executed").exists()
     torch.load(tmp_path / "odd.pt", weights_only=False)
     assert Path("executed").exists()  # the pickle does execute code
@@ -189,14 +262,24 @@ def test_code_in_a_pickle_is_not_executed(tmp_path: Path, capsys: Any, monkeypat
 def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, ending: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
     assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
-    content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {"optimizer_states": [torch.zeros(100_000)]}
+    content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {
+        "optimizer_states": [torch.zeros(100_000)]
+    }
     torch.save(content, tmp_path / "run.ckpt")
-    assert run("weights", "convert", "trajformer", tmp_path / "run.ckpt", tmp_path / f"small.{ending}") == 0
-    assert (tmp_path / f"small.{ending}").stat().st_size < (tmp_path / "run.ckpt").stat().st_size - 390_000
-    (first, recipe), (second, converted) = (
-        load_checkpoint(tmp_path / name, ClassificationRecipe) for name in ("run.ckpt", f"small.{ending}")
+    assert (
+        run("weights", "convert", "trajformer", tmp_path / "run.ckpt", tmp_path / f"small.{ending}")
+        == 0
     )
-    assert recipe == converted and all(torch.equal(first.state_dict()[n], value) for n, value in second.state_dict().items())
+    assert (tmp_path / f"small.{ending}").stat().st_size < (
+        tmp_path / "run.ckpt"
+    ).stat().st_size - 390_000
+    (first, recipe), (second, converted) = (
+        load_checkpoint(tmp_path / name, ClassificationRecipe)
+        for name in ("run.ckpt", f"small.{ending}")
+    )
+    assert recipe == converted and all(
+        torch.equal(first.state_dict()[n], value) for n, value in second.state_dict().items()
+    )
     path, _ = make_image(tmp_path)
     assert run("classify", "--checkpoint", tmp_path / f"small.{ending}", path) == 0
 

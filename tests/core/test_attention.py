@@ -6,7 +6,13 @@ from support.tensors import copy_attention, draw, draw_mask, weights_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import MultiHeadAttention, attend, attention_weights, recorded_weights, useful_mask
+from trajformer.core.attention import (
+    MultiHeadAttention,
+    attend,
+    attention_weights,
+    recorded_weights,
+    useful_mask,
+)
 from trajformer.core.blocks import BlockConfig, Encoder
 
 WIDTH, HEADS = 32, 4
@@ -31,7 +37,16 @@ def mask_with_empty_row(*shape: int) -> Tensor:
     return mask
 
 
-MASK_SHAPES = [None, (5, 7), (1, 7), (2, 5, 7), (3, 1, 5, 7), (3, 1, 1, 7), (3, 2, 5, 1), (3, 2, 5, 7)]
+MASK_SHAPES = [
+    None,
+    (5, 7),
+    (1, 7),
+    (2, 5, 7),
+    (3, 1, 5, 7),
+    (3, 1, 1, 7),
+    (3, 2, 5, 1),
+    (3, 2, 5, 7),
+]
 
 
 @pytest.mark.parametrize("shape", MASK_SHAPES)
@@ -46,12 +61,16 @@ def test_attend_equals_the_reference(shape: tuple[int, ...] | None, d_k: int, d_
 
 def test_no_keys_give_zeros() -> None:
     q, k, v = qkv(keys=0)
-    assert torch.equal(attend(q, k, v, torch.zeros(3, 2, 1, 0, dtype=torch.bool)), torch.zeros(3, 2, 5, 8))
+    assert torch.equal(
+        attend(q, k, v, torch.zeros(3, 2, 1, 0, dtype=torch.bool)), torch.zeros(3, 2, 5, 8)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("with_weights", [False, True])
-def test_empty_rows_are_exact_zeros_with_finite_gradients(dtype: torch.dtype, with_weights: bool) -> None:
+def test_empty_rows_are_exact_zeros_with_finite_gradients(
+    dtype: torch.dtype, with_weights: bool
+) -> None:
     q, k, v = (x.to(dtype).requires_grad_() for x in qkv())
     mask = mask_with_empty_row(3, 2, 5, 7)
     mask[1] = False
@@ -60,7 +79,9 @@ def test_empty_rows_are_exact_zeros_with_finite_gradients(dtype: torch.dtype, wi
     assert torch.equal(out[empty], torch.zeros_like(out[empty]))
     assert out.dtype == dtype and out.isfinite().all()
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 5e-3}[dtype]
-    torch.testing.assert_close(out.double(), reference(q, k, v, mask), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        out.double(), reference(q, k, v, mask), atol=tolerance, rtol=tolerance
+    )
     out.float().square().sum().backward()
     for x in (q, k, v):
         assert x.grad.isfinite().all() and x.grad[0].abs().max() > 0
@@ -94,7 +115,9 @@ def test_dropout_drops_weights_in_training_only() -> None:
     q, k, v = qkv()
     assert torch.equal(attend(q, k, v, dropout=0.0), attend(q, k, v))
     torch.manual_seed(0)
-    dropped = attend(torch.zeros(1, 1, 100, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 1), dropout=0.5)
+    dropped = attend(
+        torch.zeros(1, 1, 100, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 1), dropout=0.5
+    )
     assert dropped.std() > 0.01 and abs(dropped.mean() - 1.0) < 0.02
     layer, x = MultiHeadAttention(WIDTH, HEADS, dropout=0.5), draw(2, 6, WIDTH)
     assert not torch.equal(layer(x, x), layer(x, x))
@@ -113,12 +136,18 @@ def layer() -> MultiHeadAttention:
 
 def test_equals_torch_multihead_attention(layer: MultiHeadAttention) -> None:
     torch_layer = copy_attention(layer, nn.MultiheadAttention(WIDTH, HEADS, batch_first=True))
-    x, memory, value = (draw(3, n, WIDTH, seed=s).requires_grad_() for n, s in ((5, 0), (7, 1), (7, 2)))
+    x, memory, value = (
+        draw(3, n, WIDTH, seed=s).requires_grad_() for n, s in ((5, 0), (7, 1), (7, 2))
+    )
     real = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
     out = layer(x, memory, value, real[:, None])
-    expected, weights = torch_layer(x, memory, value, key_padding_mask=~real, average_attn_weights=False)
+    expected, weights = torch_layer(
+        x, memory, value, key_padding_mask=~real, average_attn_weights=False
+    )
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(weights_of(layer, x, memory, mask=real[:, None]), weights, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        weights_of(layer, x, memory, mask=real[:, None]), weights, atol=1e-6, rtol=1e-5
+    )
     direction = draw(3, 5, WIDTH, seed=6)
     inputs = [x, memory, value, layer.query.weight, layer.value.weight, layer.out.weight]
     gradients = torch.autograd.grad((out * direction).sum(), inputs)
@@ -134,7 +163,11 @@ def test_free_widths_and_no_biases() -> None:
     assert all(part.bias is None for part in (layer.query, layer.key, layer.value, layer.out))
     x, memory = draw(2, 5, 10), draw(2, 6, 10, seed=1)
     heads = [
-        reference(x @ layer.query.weight[4 * h : 4 * h + 4].T, memory @ layer.key.weight[4 * h : 4 * h + 4].T, value)
+        reference(
+            x @ layer.query.weight[4 * h : 4 * h + 4].T,
+            memory @ layer.key.weight[4 * h : 4 * h + 4].T,
+            value,
+        )
         for h, value in enumerate((memory @ layer.value.weight.T).split(7, -1))
     ]
     expected = torch.cat(heads, -1).float() @ layer.out.weight.T
@@ -149,15 +182,24 @@ BLOCK = BlockConfig(16, 2, 16)
 def test_recorded_weights_do_not_change_the_output() -> None:
     torch.manual_seed(0)
     encoder = Encoder(BLOCK, 2).eval()
-    x, real = torch.randn(2, 5, 16), torch.tensor([[True] * 5, [True, True, True, False, False]])[:, None]
+    x, real = (
+        torch.randn(2, 5, 16),
+        torch.tensor([[True] * 5, [True, True, True, False, False]])[:, None],
+    )
     expected = encoder(x, real)
     with recorded_weights(encoder) as record:
         assert torch.equal(encoder(x, real), expected)
     assert list(record) == ["layers.0.attention.sublayer", "layers.1.attention.sublayer"]
     for (weights,) in record.values():
-        assert weights.shape == (2, 2, 5, 5) and not weights.requires_grad and not weights[1, ..., 3:].any()
+        assert (
+            weights.shape == (2, 2, 5, 5)
+            and not weights.requires_grad
+            and not weights[1, ..., 3:].any()
+        )
     layer: MultiHeadAttention = encoder.layers[0].attention.sublayer
     inputs = encoder.layers[0].attention.pre(x)
-    assert torch.equal(record["layers.0.attention.sublayer"][0], weights_of(layer, inputs, inputs, mask=real))
+    assert torch.equal(
+        record["layers.0.attention.sublayer"][0], weights_of(layer, inputs, inputs, mask=real)
+    )
     encoder(x, real)
     assert [len(calls) for calls in record.values()] == [1, 1], "later calls are not recorded"

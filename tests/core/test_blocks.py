@@ -7,11 +7,20 @@ import torch
 from support.tensors import copy_attention, draw, draw_mask, randomize
 from torch import nn
 
-from trajformer.core.blocks import BlockConfig, DecoderBlock, Encoder, EncoderBlock, FeedForward, SqueezeConfig
+from trajformer.core.blocks import (
+    BlockConfig,
+    DecoderBlock,
+    Encoder,
+    EncoderBlock,
+    FeedForward,
+    SqueezeConfig,
+)
 from trajformer.core.dropout import Dropout
 
 WIDTH = 16
-VARIANTS = [(norm_first, activation) for norm_first in (True, False) for activation in ("relu", "gelu")]
+VARIANTS = [
+    (norm_first, activation) for norm_first in (True, False) for activation in ("relu", "gelu")
+]
 
 
 def config(norm_first: bool = True, activation: str = "relu", **changes: float) -> BlockConfig:
@@ -29,18 +38,30 @@ def copy_rest(feedforward: FeedForward, norms: list[nn.Module], target: nn.Modul
 @pytest.mark.parametrize(("norm_first", "activation"), VARIANTS)
 def test_encoder_block_equals_torch(norm_first: bool, activation: str) -> None:
     block = randomize(EncoderBlock(config(norm_first, activation, norm_eps=1e-3)))
-    options = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": norm_first}
+    options = {
+        "dropout": 0.0,
+        "activation": activation,
+        "batch_first": True,
+        "norm_first": norm_first,
+    }
     torch_block = nn.TransformerEncoderLayer(WIDTH, 4, 24, layer_norm_eps=1e-3, **options)
     copy_attention(block.attention.sublayer, torch_block.self_attn)
-    copy_rest(block.feedforward.sublayer, [block.attention.norm, block.feedforward.norm], torch_block)
+    copy_rest(
+        block.feedforward.sublayer, [block.attention.norm, block.feedforward.norm], torch_block
+    )
     x, real = draw(3, 6, WIDTH), torch.arange(6) < torch.tensor([6, 4, 1])[:, None]
     expected = torch_block(x, src_key_padding_mask=~real)
     torch.testing.assert_close(block(x, real[:, None])[real], expected[real], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
-@pytest.mark.parametrize(("changes", "rows"), [({}, 1), ({}, 6), ({"norm_first": False}, 6), ({"squeeze": SqueezeConfig()}, 1)])
-def test_a_single_token_of_an_encoder_equals_the_whole(layers: int, changes: dict, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [({}, 1), ({}, 6), ({"norm_first": False}, 6), ({"squeeze": SqueezeConfig()}, 1)],
+)
+def test_a_single_token_of_an_encoder_equals_the_whole(
+    layers: int, changes: dict, rows: int
+) -> None:
     encoder = randomize(Encoder(config(**changes), layers))
     whole, alone = (draw(2, 3, 6, WIDTH).requires_grad_() for _ in range(2))
     alone.data.copy_(whole.data)
@@ -57,16 +78,26 @@ def test_a_single_token_of_an_encoder_equals_the_whole(layers: int, changes: dic
 @pytest.mark.parametrize(("norm_first", "activation"), VARIANTS)
 def test_decoder_block_equals_torch(norm_first: bool, activation: str) -> None:
     block = randomize(DecoderBlock(config(norm_first, activation)))
-    options = {"dropout": 0.0, "activation": activation, "batch_first": True, "norm_first": norm_first}
+    options = {
+        "dropout": 0.0,
+        "activation": activation,
+        "batch_first": True,
+        "norm_first": norm_first,
+    }
     torch_block = nn.TransformerDecoderLayer(WIDTH, 4, 24, **options)
     copy_attention(block.self_attention.sublayer, torch_block.self_attn)
     copy_attention(block.cross_attention.sublayer, torch_block.multihead_attn)
     norms = [block.self_attention.norm, block.cross_attention.norm, block.feedforward.norm]
     copy_rest(block.feedforward.sublayer, norms, torch_block)
     x, memory = draw(3, 5, WIDTH), draw(3, 7, WIDTH, seed=1)
-    real, causal = torch.arange(7) < torch.tensor([7, 4, 1])[:, None], torch.ones(5, 5, dtype=torch.bool).tril()
+    real, causal = (
+        torch.arange(7) < torch.tensor([7, 4, 1])[:, None],
+        torch.ones(5, 5, dtype=torch.bool).tril(),
+    )
     expected = torch_block(x, memory, tgt_mask=~causal, memory_key_padding_mask=~real)
-    torch.testing.assert_close(block(x, memory, mask=causal, memory_mask=real[:, None]), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        block(x, memory, mask=causal, memory_mask=real[:, None]), expected, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (2, 0)])
@@ -88,9 +119,14 @@ def test_dropout_drops_the_given_share_and_keeps_the_mean(p: float) -> None:
     out, dropped = layer(x), round(p * 256) / 256
     assert layer.eval()(x) is x
     assert (out == 0).float().mean().item() == pytest.approx(dropped, abs=4e-3)
-    assert out.mean().item() == pytest.approx(1, abs=1e-2 if p < 0.9 else 1e-1) and len(out.unique()) == 2
+    assert (
+        out.mean().item() == pytest.approx(1, abs=1e-2 if p < 0.9 else 1e-1)
+        and len(out.unique()) == 2
+    )
     neighbors = ((out[:, 1:] == 0) & (out[:, :-1] == 0)).float().mean().item()
-    assert neighbors == pytest.approx(dropped**2, abs=5e-3), "the bytes of one random number must be independent"
+    assert neighbors == pytest.approx(dropped**2, abs=5e-3), (
+        "the bytes of one random number must be independent"
+    )
 
 
 @pytest.mark.parametrize("shape", [(20, 7), (3,), (0, 4)])

@@ -27,7 +27,9 @@ def dense(layer: GraphAttention, query: Tensor, key: Tensor, mask: Tensor) -> Te
     """The formula over all pairs [Q, S]."""
     q, k = (layer.project(x).unflatten(-1, (HEADS, -1)).transpose(0, 1) for x in (query, key))
     a = torch.cat([layer.query, layer.key], -1)
-    pairs = torch.cat([q[:, :, None].expand(-1, -1, len(key), -1), k[:, None].expand(-1, len(query), -1, -1)], -1)
+    pairs = torch.cat(
+        [q[:, :, None].expand(-1, -1, len(key), -1), k[:, None].expand(-1, len(query), -1, -1)], -1
+    )
     score = F.leaky_relu((pairs * a[:, None, None]).sum(-1), 0.2)
     weight = score.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num()
     return (weight @ k).transpose(0, 1).flatten(1)
@@ -38,7 +40,9 @@ def edges_of(mask: Tensor) -> Edges:
 
 
 def gradients(layer: GraphAttention, out: Tensor, *tensors: Tensor) -> list[Tensor]:
-    return list(torch.autograd.grad((out * draw(*out.shape, seed=9)).sum(), [*layer.parameters(), *tensors]))
+    return list(
+        torch.autograd.grad((out * draw(*out.shape, seed=9)).sum(), [*layer.parameters(), *tensors])
+    )
 
 
 @pytest.mark.parametrize("isolated", [[], [3], [0, 6], range(7)])
@@ -59,7 +63,9 @@ def test_graph_attention_equals_the_formula(layer: GraphAttention, isolated: lis
 def test_padding_edges_are_ignored(layer: GraphAttention) -> None:
     (query, key), edges = inputs(), edges_of(MASK)
     position = draw(len(edges.query), WIDTH, seed=3)
-    padded = Edges(torch.cat([edges.query, torch.full((5,), 7)]), torch.cat([edges.key, torch.arange(5)]))
+    padded = Edges(
+        torch.cat([edges.query, torch.full((5,), 7)]), torch.cat([edges.key, torch.arange(5)])
+    )
     padding = (1e4 * draw(5, WIDTH, seed=4)).requires_grad_()
     out = layer(query, key, padded, torch.cat([position, padding]))
     torch.testing.assert_close(out, layer(query, key, edges, position))
@@ -85,12 +91,24 @@ def saved_bytes(layer: GraphAttention, nodes: int, edges: int) -> int:
 
 def test_memory_is_linear_in_the_number_of_edges(layer: GraphAttention) -> None:
     assert saved_bytes(layer, 2_000, 8) / saved_bytes(layer, 500, 8) == pytest.approx(4.0, rel=0.05)
-    assert saved_bytes(layer, 1_000, 32) / saved_bytes(layer, 1_000, 8) == pytest.approx(4.0, rel=0.25)
+    assert saved_bytes(layer, 1_000, 32) / saved_bytes(layer, 1_000, 8) == pytest.approx(
+        4.0, rel=0.25
+    )
     assert saved_bytes(layer, 2_000, 8) < 4 * 2_000**2  # less than one float32 for each pair
 
 
 def test_graph_attention_equals_torch_geometric(layer: GraphAttention) -> None:
-    gat = pytest.importorskip("torch_geometric.nn").GATConv(WIDTH, WIDTH // HEADS, HEADS, add_self_loops=False, bias=False)
-    gat.load_state_dict({"lin.weight": layer.project.weight, "att_src": layer.key[None], "att_dst": layer.query[None]})
+    gat = pytest.importorskip("torch_geometric.nn").GATConv(
+        WIDTH, WIDTH // HEADS, HEADS, add_self_loops=False, bias=False
+    )
+    gat.load_state_dict(
+        {
+            "lin.weight": layer.project.weight,
+            "att_src": layer.key[None],
+            "att_dst": layer.query[None],
+        }
+    )
     (query, key), edges = inputs(), edges_of(MASK)
-    torch.testing.assert_close(layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query])))
+    torch.testing.assert_close(
+        layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query]))
+    )

@@ -6,7 +6,13 @@ from support.tensors import draw, draw_mask
 from torch import Tensor
 
 from trajformer.core import attention
-from trajformer.core.attention import AgentAware, Groups, MultiHeadAttention, attend, attention_weights
+from trajformer.core.attention import (
+    AgentAware,
+    Groups,
+    MultiHeadAttention,
+    attend,
+    attention_weights,
+)
 
 WIDTH, HEADS = 16, 2
 CASES = {  # query steps, key steps, groups
@@ -24,7 +30,11 @@ CASES = {  # query steps, key steps, groups
 def sizes(case: str) -> tuple[int, int, Groups]:
     """Number of queries, number of keys, and groups of a case."""
     query_steps, key_steps, groups = CASES[case]
-    return query_steps * groups.queries + groups.ungrouped[0], key_steps * groups.keys + groups.ungrouped[1], groups
+    return (
+        query_steps * groups.queries + groups.ungrouped[0],
+        key_steps * groups.keys + groups.ungrouped[1],
+        groups,
+    )
 
 
 def same_group(queries: int, keys: int, groups: Groups) -> Tensor:
@@ -48,7 +58,10 @@ def formula(parts: list[Tensor], mask: Tensor | None, groups: Groups) -> Tensor:
 
 def mixed_mask(queries: int, keys: int, groups: Groups) -> Tensor:
     """A random mask [3, 1, L, S] with first rows that are empty, limited to the own group, and limited to other groups."""
-    same, mask = same_group(queries, keys, groups), draw_mask(3, 1, queries, keys, share=0.6, seed=7)
+    same, mask = (
+        same_group(queries, keys, groups),
+        draw_mask(3, 1, queries, keys, share=0.6, seed=7),
+    )
     mask[:, 0, 0] = torch.stack([torch.zeros_like(same[0]), same[0], ~same[0]])
     return mask
 
@@ -58,7 +71,14 @@ def masks(queries: int, keys: int, groups: Groups) -> dict[str, Tensor | None]:
     padding = draw_mask(3, 1, 1, keys, share=0.7, seed=8)
     padding[1] = False
     causal = torch.arange(queries)[:, None] * keys // queries >= torch.arange(keys)
-    named = {"none": None, "mixed": mixed, "padding": padding, "shared": mixed[0, 0], "same group": same, "other groups": ~same}
+    named = {
+        "none": None,
+        "mixed": mixed,
+        "padding": padding,
+        "shared": mixed[0, 0],
+        "same group": same,
+        "other groups": ~same,
+    }
     return named | {"causal": causal, "causal and mixed": mixed & causal}
 
 
@@ -75,12 +95,16 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(attention.CHUNK_WEIGHTS, "cpu", request.param)
 
 
-def assert_same_gradients(out: Tensor, expected: Tensor, tensors: list[Tensor], references: list[Tensor], name: str = "") -> None:
+def assert_same_gradients(
+    out: Tensor, expected: Tensor, tensors: list[Tensor], references: list[Tensor], name: str = ""
+) -> None:
     direction = draw(*out.shape, seed=12)
     (out * direction).sum().backward()
     (expected * direction).sum().backward()
     for a, b in zip(tensors, references, strict=True):
-        torch.testing.assert_close(a.grad, b.grad, atol=4e-6, rtol=1e-4, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(
+            a.grad, b.grad, atol=4e-6, rtol=1e-4, msg=lambda text: f"{name}: {text}"
+        )
 
 
 @pytest.mark.usefixtures("chunks")
@@ -89,8 +113,17 @@ def test_output_and_gradient_equal_the_formula(case: str) -> None:
     queries, keys, groups = sizes(case)
     for name, mask in masks(queries, keys, groups).items():
         parts, references = inputs(case), inputs(case)
-        out, expected = attend(*parts[:3], mask, agent_aware=AgentAware(*parts[3:], groups)), formula(references, mask, groups)
-        torch.testing.assert_close(out.double(), expected, atol=2e-6, rtol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        out, expected = (
+            attend(*parts[:3], mask, agent_aware=AgentAware(*parts[3:], groups)),
+            formula(references, mask, groups),
+        )
+        torch.testing.assert_close(
+            out.double(),
+            expected,
+            atol=2e-6,
+            rtol=1e-5,
+            msg=lambda text, name=name: f"{name}: {text}",
+        )
         if mask is not None:
             assert not out[~mask.any(-1).expand(out.shape[:-1])].any()
         assert_same_gradients(out, expected, parts, references, name)
@@ -100,7 +133,9 @@ def test_output_and_gradient_equal_the_formula(case: str) -> None:
 def test_no_weights_are_saved_for_the_gradient(dropout: float) -> None:
     parts = [torch.randn(2, 2, 96, 4, requires_grad=True) for _ in range(5)]
     saved: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x.numel()), x)[1], lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: (saved.append(x.numel()), x)[1], lambda x: x
+    ):
         out = attend(*parts[:3], dropout=dropout, agent_aware=AgentAware(*parts[3:], Groups(8, 8)))
     assert saved and max(saved) == parts[0].numel() < 96 * 96
     out.sum().backward()
@@ -112,7 +147,9 @@ def test_large_scores_stay_finite(sign: int, group_sign: int) -> None:
     q, k, v, group_q, group_k = (part.detach() * 100 for part in inputs("self"))
     parts = [q, k * sign, v, group_q, group_k * group_sign]
     out = attend(*parts[:3], agent_aware=AgentAware(*parts[3:], Groups(4, 4)))
-    torch.testing.assert_close(out.double(), formula(parts, None, Groups(4, 4)), atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(
+        out.double(), formula(parts, None, Groups(4, 4)), atol=1e-3, rtol=1e-4
+    )
 
 
 @pytest.mark.usefixtures("chunks")
@@ -121,10 +158,14 @@ def test_dropped_weights_have_no_gradient(case: str | None) -> None:
     """With unit vectors as values the output is the weights; the same seed drops the same weights."""
     queries, keys, groups = sizes(case or "self")
     parts, references = inputs(case or "self"), inputs(case or "self")
-    first, second = (None if case is None else AgentAware(*x[3:], groups) for x in (parts, references))
+    first, second = (
+        None if case is None else AgentAware(*x[3:], groups) for x in (parts, references)
+    )
     mask, unit = mixed_mask(queries, keys, groups), torch.eye(keys).expand(3, HEADS, keys, keys)
     torch.manual_seed(5)
-    dropped = attend(parts[0].detach(), parts[1].detach(), unit, mask, dropout=0.3, agent_aware=first).detach()
+    dropped = attend(
+        parts[0].detach(), parts[1].detach(), unit, mask, dropout=0.3, agent_aware=first
+    ).detach()
     torch.manual_seed(5)
     out = attend(*parts[:3], mask, dropout=0.3, agent_aware=first)
     weights = attention_weights(references[0], references[1], mask, agent_aware=second)
@@ -137,9 +178,13 @@ def test_dropped_weights_have_no_gradient(case: str | None) -> None:
 
 def test_agent_aware_scores_need_groups_and_projections() -> None:
     torch.manual_seed(3)
-    layer, plain = (MultiHeadAttention(WIDTH, HEADS, agent_aware=aware).eval() for aware in (True, False))
+    layer, plain = (
+        MultiHeadAttention(WIDTH, HEADS, agent_aware=aware).eval() for aware in (True, False)
+    )
     x = draw(2, 6, WIDTH)
-    plain.load_state_dict({name: value for name, value in layer.state_dict().items() if "own" not in name})
+    plain.load_state_dict(
+        {name: value for name, value in layer.state_dict().items() if "own" not in name}
+    )
     torch.testing.assert_close(layer(x, x), plain(x, x))
     assert torch.equal(plain(x, x, groups=Groups(3, 3)), plain(x, x))
     assert (layer(x, x, groups=Groups(3, 3)) - layer(x, x)).abs().max() > 0.01

@@ -15,7 +15,9 @@ from trajformer.errors import ConfigError
 WIDTH, HEADS = 32, 4
 
 
-def tokens_and_poses(count: int = 40, dtype: torch.dtype = torch.float64, reach_m: float = 40.0) -> tuple[Tensor, Tensor]:
+def tokens_and_poses(
+    count: int = 40, dtype: torch.dtype = torch.float64, reach_m: float = 40.0
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randn(2, count, WIDTH, generator=generator, dtype=torch.float64)
     xy = reach_m * torch.randn(2, count, 2, generator=generator, dtype=torch.float64)
@@ -25,7 +27,10 @@ def tokens_and_poses(count: int = 40, dtype: torch.dtype = torch.float64, reach_
 
 def moved(pose: Tensor, x: float, y: float, angle: float) -> Tensor:
     cos, sin = math.cos(angle), math.sin(angle)
-    xy = torch.stack([cos * pose[..., 0] - sin * pose[..., 1] + x, sin * pose[..., 0] + cos * pose[..., 1] + y], -1)
+    xy = torch.stack(
+        [cos * pose[..., 0] - sin * pose[..., 1] + x, sin * pose[..., 0] + cos * pose[..., 1] + y],
+        -1,
+    )
     return torch.cat([xy, pose[..., 2:] + angle], -1)
 
 
@@ -34,7 +39,10 @@ class Layer(nn.Module):
 
     def __init__(self, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
         super().__init__()
-        self.keys, self.attention = PoseKeys(WIDTH, HEADS, config), PoseAttention(WIDTH, HEADS, config)
+        self.keys, self.attention = (
+            PoseKeys(WIDTH, HEADS, config),
+            PoseAttention(WIDTH, HEADS, config),
+        )
 
     def forward(self, tokens: Tensor, pose: Tensor, mask: Tensor | None = None) -> Tensor:
         frames = Frames.of(pose)
@@ -49,16 +57,22 @@ def pairwise(layer: Layer, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor
 
     def parts(raw: Tensor, scalars: int, size: int) -> tuple[Tensor, Tensor]:
         raw = raw.unflatten(-1, (heads, -1)).transpose(-3, -2)  # [B, heads, N, d]
-        return raw[..., :scalars], torch.complex(raw[..., scalars : scalars + size], raw[..., scalars + size :])
+        return raw[..., :scalars], torch.complex(
+            raw[..., scalars : scalars + size], raw[..., scalars + size :]
+        )
 
     q, q_plane = parts(attention.query(tokens), c.content, n)
     k, k_plane = parts(keys.key(normed), c.content, n)
     v, v_plane = parts(keys.value(normed), c.values, c.points)
-    angle = pose[:, None, :, 2] - pose[:, :, None, 2]  # [B, L, S]: relative heading, of the key as seen from the query
+    angle = (
+        pose[:, None, :, 2] - pose[:, :, None, 2]
+    )  # [B, L, S]: relative heading, of the key as seen from the query
     turn = torch.polar(torch.ones_like(angle), angle)[:, None, :, :, None]
     back = torch.polar(torch.ones_like(pose[..., 2]), -pose[..., 2])
     place = torch.complex(pose[..., 0], pose[..., 1]) / c.scale_m
-    apart = ((place[:, None] - place[:, :, None]) * back[:, :, None])[:, None, :, :, None]  # [B, 1, L, S, 1]
+    apart = ((place[:, None] - place[:, :, None]) * back[:, :, None])[
+        :, None, :, :, None
+    ]  # [B, 1, L, S, 1]
     bias = torch.zeros(*q.shape[:-1], k.shape[-2], dtype=q.dtype)
     for multiple in (1, 2):
         some = slice((multiple - 1) * c.vectors, multiple * c.vectors)
@@ -88,7 +102,9 @@ def test_equals_the_pairwise_form() -> None:
     layer = Layer().double()
     tokens, pose = tokens_and_poses()
     mask = torch.rand(2, 40, 40) > 0.3
-    torch.testing.assert_close(layer(tokens, pose, mask), pairwise(layer, tokens, pose, mask), atol=1e-10, rtol=0)
+    torch.testing.assert_close(
+        layer(tokens, pose, mask), pairwise(layer, tokens, pose, mask), atol=1e-10, rtol=0
+    )
 
 
 @pytest.mark.parametrize("shift_m", [20.0, 500.0])
@@ -106,10 +122,15 @@ def test_queries_share_a_memory_of_several_parts() -> None:
     layer = Layer().double()
     tokens, pose = tokens_and_poses()
     frames = Frames.of(pose)
-    parts = [layer.keys(tokens[:, part], Frames.of(pose[:, part])) for part in (slice(0, 15), slice(15, 40))]
+    parts = [
+        layer.keys(tokens[:, part], Frames.of(pose[:, part]))
+        for part in (slice(0, 15), slice(15, 40))
+    ]
     query = Frames.of(pose[:, :7])
     expected = layer.attention(tokens[:, :7], query, layer.keys(tokens, frames))
-    torch.testing.assert_close(layer.attention(tokens[:, :7], query, Memory.join(*parts)), expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        layer.attention(tokens[:, :7], query, Memory.join(*parts)), expected, atol=1e-12, rtol=0
+    )
 
 
 def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
@@ -127,13 +148,19 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
 
 
 @pytest.mark.parametrize("masked", ["not", "keys", "pairs"])
-def test_many_tokens_attend_to_their_surroundings(monkeypatch: pytest.MonkeyPatch, masked: str) -> None:
+def test_many_tokens_attend_to_their_surroundings(
+    monkeypatch: pytest.MonkeyPatch, masked: str
+) -> None:
     """Two towns far from each other: each has the result that it has alone, with the gradients of dense attention."""
     torch.manual_seed(0)
     layer = Layer().double()
     tokens, pose = tokens_and_poses(reach_m=12.0)
-    pose = torch.cat([pose[:, :25], pose[:, 25:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1)
-    mask = {"not": None, "keys": torch.rand(2, 1, 40) > 0.3, "pairs": torch.rand(2, 40, 40) > 0.3}[masked]
+    pose = torch.cat(
+        [pose[:, :25], pose[:, 25:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1
+    )
+    mask = {"not": None, "keys": torch.rand(2, 1, 40) > 0.3, "pairs": torch.rand(2, 40, 40) > 0.3}[
+        masked
+    ]
     gradients = []
     for most in (10, 1000):
         monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", most)
@@ -142,8 +169,17 @@ def test_many_tokens_attend_to_their_surroundings(monkeypatch: pytest.MonkeyPatc
             result = layer(x, pose, mask)
         else:
             towns = slice(0, 25), slice(25, 40)
-            part = (None if mask is None else mask[:, town if len(mask[0]) > 1 else slice(None), town] for town in towns)
-            alone = torch.cat([layer(x[:, town], pose[:, town], allowed) for town, allowed in zip(towns, part, strict=True)], 1)
+            part = (
+                None if mask is None else mask[:, town if len(mask[0]) > 1 else slice(None), town]
+                for town in towns
+            )
+            alone = torch.cat(
+                [
+                    layer(x[:, town], pose[:, town], allowed)
+                    for town, allowed in zip(towns, part, strict=True)
+                ],
+                1,
+            )
             torch.testing.assert_close(result, alone, atol=1e-9, rtol=0)
             result = alone
         gradients.append(torch.autograd.grad(result.square().sum(), [x, *layer.parameters()]))
@@ -155,7 +191,9 @@ def test_padding_does_not_limit_the_reach_of_a_small_scene(monkeypatch: pytest.M
     """Two towns of a small scene see each other also in a batch with a scene of many tokens."""
     layer = Layer().double()
     tokens, pose = tokens_and_poses(reach_m=12.0)
-    pose = torch.cat([pose[:, :5], pose[:, 5:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1)
+    pose = torch.cat(
+        [pose[:, :5], pose[:, 5:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1
+    )
     mask = torch.ones(2, 1, 40, dtype=torch.bool)
     mask[0, :, 9:] = False
     alone = layer(tokens[:1, :9], pose[:1, :9])
@@ -174,12 +212,16 @@ def test_a_query_far_from_all_tokens_gets_zeros(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "config", [PoseAttentionConfig(), PoseAttentionConfig(content=9, vectors=1, points=3, values=10)], ids=["default", "odd"]
+    "config",
+    [PoseAttentionConfig(), PoseAttentionConfig(content=9, vectors=1, points=3, values=10)],
+    ids=["default", "odd"],
 )
 def test_the_fused_kernel_is_used(config: PoseAttentionConfig) -> None:
     layer = Layer(config)
     tokens, pose = tokens_and_poses(dtype=torch.float32)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # raises an error if the kernel does not support the arguments
+    with sdpa_kernel(
+        SDPBackend.FLASH_ATTENTION
+    ):  # raises an error if the kernel does not support the arguments
         layer(tokens, pose, torch.ones(2, 1, 40, dtype=torch.bool)).sum().backward()
 
 
@@ -192,7 +234,9 @@ def test_geometry_stays_in_single_precision_under_autocast() -> None:
         assert memory.key.dtype == memory.value.dtype == torch.float32
         result = layer(tokens, pose)
         turned = layer(tokens, moved(pose, 100.0, 50.0, 1.0))
-    torch.testing.assert_close(turned, result, atol=2e-2, rtol=2e-2)  # the output layer rounds to bfloat16
+    torch.testing.assert_close(
+        turned, result, atol=2e-2, rtol=2e-2
+    )  # the output layer rounds to bfloat16
 
 
 def test_geometry_needs_no_matrix_product() -> None:
@@ -202,12 +246,22 @@ def test_geometry_needs_no_matrix_product() -> None:
     frames = Frames.of(pose)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
         layer.keys(tokens, frames)
-    products = {"aten::mm", "aten::mv", "aten::addmm", "aten::addmv", "aten::bmm", "aten::baddbmm", "aten::dot"}
+    products = {
+        "aten::mm",
+        "aten::mv",
+        "aten::addmm",
+        "aten::addmv",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::dot",
+    }
     assert sum(event.count for event in recorded.key_averages() if event.key in products) == 2
 
 
 @pytest.mark.parametrize("most", [10, 10_000])
-def test_memory_is_linear_in_the_number_of_tokens(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_linear_in_the_number_of_tokens(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No tensor of the forward and backward pass has an entry for each pair of tokens; the density is constant."""
     monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", most)
     layer, sizes = Layer(), {}

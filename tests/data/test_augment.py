@@ -20,7 +20,15 @@ from trajformer.scenes.geometry import rotate, wrap
 from trajformer.scenes.scene import LaneFlag, Scene
 
 ALL = AugmentConfig(
-    flip=0.5, rotate=math.pi, noise_m=0.1, tempo=0.3, crop=9, agent_dropout=0.4, shift=0.5, history_mask=0.5, history_mask_steps=6
+    flip=0.5,
+    rotate=math.pi,
+    noise_m=0.1,
+    tempo=0.3,
+    crop=9,
+    agent_dropout=0.4,
+    shift=0.5,
+    history_mask=0.5,
+    history_mask_steps=6,
 )
 NONE = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
 MOTION = ("position", "heading", "velocity")
@@ -30,7 +38,12 @@ METRIC = ("position", "velocity", "target", "polyline")  # tensors in metres
 @pytest.fixture(scope="module")
 def batch() -> SceneBatch:
     """Four scenes of different sizes with all lane flags; some agents are lost before the last step."""
-    scenes = [make_scene(12), make_scene(5, num_scored=0, seed=1), make_scene(20, num_scored=4, seed=2), make_scene(seed=3)]
+    scenes = [
+        make_scene(12),
+        make_scene(5, num_scored=0, seed=1),
+        make_scene(20, num_scored=4, seed=2),
+        make_scene(seed=3),
+    ]
     batch = collate(scenes)
     mask = batch.observation.polyline_mask
     return edit(batch, polyline_flags=torch.arange(mask.numel()).reshape(mask.shape) % 16 * mask)
@@ -38,7 +51,11 @@ def batch() -> SceneBatch:
 
 def assert_padding_is_zero(batch: SceneBatch) -> None:
     values = tensors(batch)
-    masks = dict.fromkeys(MOTION, "valid") | {"pose": "agent_mask", "target": "target_valid", "polyline": "polyline_mask"}
+    masks = dict.fromkeys(MOTION, "valid") | {
+        "pose": "agent_mask",
+        "target": "target_valid",
+        "polyline": "polyline_mask",
+    }
     for name, mask in (masks | {"valid": "agent_mask"}).items():
         assert not values[name][~values[mask]].any(), name
 
@@ -51,7 +68,10 @@ def test_a_seed_determines_the_result_and_the_input_is_unchanged(batch: SceneBat
     assert differing(first, other) >= {"position", "valid", "agent_mask", "target", "polyline"}
     assert augment(batch, NONE, generator()) is batch
     assert_padding_is_zero(first)
-    assert first.observation.frame is batch.observation.frame and first.observation.scene_id == batch.observation.scene_id
+    assert (
+        first.observation.frame is batch.observation.frame
+        and first.observation.scene_id == batch.observation.scene_id
+    )
     assert all(torch.equal(value, before[name]) for name, value in tensors(batch).items())
 
 
@@ -64,31 +84,53 @@ def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
     assert torch.equal(right["pose"], left["pose"] * torch.tensor([1.0, -1.0, -1.0]))
     turn_left, turn_right = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT)
     both = turn_left | turn_right
-    for old, new in ((0, 0), (turn_left, turn_right), (turn_right, turn_left), (both, both), (turn_left | 3, turn_right | 3)):
+    for old, new in (
+        (0, 0),
+        (turn_left, turn_right),
+        (turn_right, turn_left),
+        (both, both),
+        (turn_left | 3, turn_right | 3),
+    ):
         chosen = left["polyline_flags"] == old
         assert chosen.any() and (right["polyline_flags"][chosen] == new).all()
     assert differing(batch, mirrored) == {*MOTION, "pose", "target", "polyline", "polyline_flags"}
     assert differing(augmentation.flip(mirrored, generator(), 1.0), batch) == set()
-    chosen, mixed = torch.rand(4, generator=generator(2)) < 0.5, augmentation.flip(batch, generator(2), 0.5)
+    chosen, mixed = (
+        torch.rand(4, generator=generator(2)) < 0.5,
+        augmentation.flip(batch, generator(2), 0.5),
+    )
     assert chosen.any() and not chosen.all()
     for number, flipped in enumerate(chosen.tolist()):
-        assert all(value[number].equal((right if flipped else left)[name][number]) for name, value in tensors(mixed).items())
+        assert all(
+            value[number].equal((right if flipped else left)[name][number])
+            for name, value in tensors(mixed).items()
+        )
 
 
 def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
     rotated = augmentation.rotate(batch, generator(3), math.pi)
     angle = (2 * torch.rand(4, generator=generator(3)) - 1) * math.pi
     assert angle.abs().min() > 0.05
-    small = wrap(augmentation.rotate(batch, generator(3), 0.3).observation.pose - batch.observation.pose)[..., 2]
-    torch.testing.assert_close(small, (-angle[:, None] * 0.3 / math.pi) * batch.observation.agent_mask, atol=1e-5, rtol=0)
+    small = wrap(
+        augmentation.rotate(batch, generator(3), 0.3).observation.pose - batch.observation.pose
+    )[..., 2]
+    torch.testing.assert_close(
+        small, (-angle[:, None] * 0.3 / math.pi) * batch.observation.agent_mask, atol=1e-5, rtol=0
+    )
     before, after = tensors(batch), tensors(rotated)
     for name in METRIC:
         wide = -angle.reshape(4, *[1] * (before[name].ndim - 2))
-        torch.testing.assert_close(after[name], rotate(before[name], wide), atol=1e-4, rtol=0, msg=name)
+        torch.testing.assert_close(
+            after[name], rotate(before[name], wide), atol=1e-4, rtol=0, msg=name
+        )
     gap = wrap(after["heading"] - before["heading"] + angle[:, None, None])[before["valid"]]
     assert gap.abs().max() < 1e-5 and after["heading"].abs().max() <= math.pi + 1e-6
-    torch.testing.assert_close(after["pose"][..., :2], rotate(before["pose"][..., :2], -angle[:, None]), atol=1e-4, rtol=0)
-    gap = wrap(after["pose"][..., 2] - before["pose"][..., 2] + angle[:, None])[before["agent_mask"]]
+    torch.testing.assert_close(
+        after["pose"][..., :2], rotate(before["pose"][..., :2], -angle[:, None]), atol=1e-4, rtol=0
+    )
+    gap = wrap(after["pose"][..., 2] - before["pose"][..., 2] + angle[:, None])[
+        before["agent_mask"]
+    ]
     assert gap.abs().max() < 1e-5
     assert_padding_is_zero(rotated)
 
@@ -118,15 +160,27 @@ def test_lane_dropout_hides_polylines_only(batch: SceneBatch) -> None:
 
 
 def test_hidden_agents_and_polylines_are_removed_and_the_others_stay(batch: SceneBatch) -> None:
-    hidden = augmentation.drop_lanes(augmentation.drop_agents(batch, generator(), 0.7), generator(1), 0.7)
+    hidden = augmentation.drop_lanes(
+        augmentation.drop_agents(batch, generator(), 0.7), generator(1), 0.7
+    )
     small, before = augmentation.shrink(hidden), hidden.observation
     o, targets = small.observation, before.num_targets
     assert o.polyline_mask.sum(1).max() == o.polyline_mask.shape[1] < before.polyline_mask.shape[1]
-    assert o.agent_mask[:, targets:].sum(1).max() == o.agent_mask.shape[1] - targets < before.agent_mask.shape[1] - targets
+    assert (
+        o.agent_mask[:, targets:].sum(1).max()
+        == o.agent_mask.shape[1] - targets
+        < before.agent_mask.shape[1] - targets
+    )
     assert o.num_targets == targets and torch.equal(o.target_mask, before.target_mask)
-    assert all(torch.equal(getattr(small.truth, name), getattr(batch.truth, name)) for name in ("position", "valid"))
+    assert all(
+        torch.equal(getattr(small.truth, name), getattr(batch.truth, name))
+        for name in ("position", "valid")
+    )
     for scene in range(small.num_scenes):
-        for names, mask in ((augmentation.AGENT_FIELDS, "agent_mask"), (augmentation.POLYLINE_FIELDS, "polyline_mask")):
+        for names, mask in (
+            (augmentation.AGENT_FIELDS, "agent_mask"),
+            (augmentation.POLYLINE_FIELDS, "polyline_mask"),
+        ):
             for name in names:
                 shown = (getattr(x, name)[scene][getattr(x, mask)[scene]] for x in (o, before))
                 assert torch.equal(*shown), name
@@ -139,7 +193,10 @@ def test_hidden_agents_and_polylines_are_removed_and_the_others_stay(batch: Scen
 def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: int) -> None:
     valid = batch.observation.valid.clone()
     valid[0, 1, 2:] = False  # a track that ends after two steps
-    values = {name: tensors(batch)[name] * valid.reshape(*valid.shape, *[1] * (name != "heading")) for name in MOTION}
+    values = {
+        name: tensors(batch)[name] * valid.reshape(*valid.shape, *[1] * (name != "heading"))
+        for name in MOTION
+    }
     batch = edit(batch, valid=valid, **values)
     step = torch.arange(10)
     any_hidden, max_hidden = False, False
@@ -149,7 +206,9 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
         assert not (kept & ~valid).any()
         hidden = valid & ~kept
         any_hidden |= bool(hidden.any())
-        assert torch.equal(torch.where(kept, step, -1).amax(-1), torch.where(valid, step, -1).amax(-1))
+        assert torch.equal(
+            torch.where(kept, step, -1).amax(-1), torch.where(valid, step, -1).amax(-1)
+        )
         first = torch.where(kept, step, 10).amin(-1)
         assert torch.equal(kept, valid & (step >= first[..., None])), "only first steps are hidden"
         assert not hidden[..., min(steps, 8) :].any()
@@ -169,41 +228,68 @@ def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: 
     known = before["valid"][:, :, steps:] & before["valid"][:, :, :-steps]
     expected = (moved[:, :, steps:] - moved[:, :, :-steps]) / 0.5
     torch.testing.assert_close(change[:, :, steps:][known], expected[known], atol=1e-4, rtol=0)
-    torch.testing.assert_close(change[:, :, 0][known[:, :, 0]], expected[:, :, 0][known[:, :, 0]], atol=1e-4, rtol=0)
-    repeated = {name: before[name][:1].repeat_interleave(400, 0) for name in ("position", "velocity", "valid")}
+    torch.testing.assert_close(
+        change[:, :, 0][known[:, :, 0]], expected[:, :, 0][known[:, :, 0]], atol=1e-4, rtol=0
+    )
+    repeated = {
+        name: before[name][:1].repeat_interleave(400, 0)
+        for name in ("position", "velocity", "valid")
+    }
     many = edit(batch, scene_id=("",) * 400, **repeated)
-    moved = augmentation.jitter_positions(many, generator(), 0.5).observation.position - many.observation.position
-    spread = torch.stack([part[real].std() for part, real in zip(moved, many.observation.valid, strict=True)])
+    moved = (
+        augmentation.jitter_positions(many, generator(), 0.5).observation.position
+        - many.observation.position
+    )
+    spread = torch.stack(
+        [part[real].std() for part, real in zip(moved, many.observation.valid, strict=True)]
+    )
     assert 0.4 < (spread == 0).float().mean() < 0.6 and spread.max() < 0.55  # uniform up to 0.5
 
 
 def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
     observation, seen = batch.observation, [set[str]() for _ in range(batch.num_scenes)]
-    per_agent = {name: value for name, value in tensors(batch).items() if value.shape[1:2] == (observation.valid.shape[1],)}
+    per_agent = {
+        name: value
+        for name, value in tensors(batch).items()
+        if value.shape[1:2] == (observation.valid.shape[1],)
+    }
     assert len(per_agent) == 8
     for seed in range(8):
         small = augmentation.crop(batch, generator(seed), 4)
         cropped = small.observation
         assert cropped.agent_mask.shape[1] == 4
-        assert cropped.num_targets == small.truth.position.shape[1] == min(4, observation.num_targets)
+        assert (
+            cropped.num_targets == small.truth.position.shape[1] == min(4, observation.num_targets)
+        )
         assert_padding_is_zero(small)
         for scene, names in enumerate(cropped.agent_id):
             seen[scene] |= set(names)
             rows = [observation.agent_id[scene].index(name) for name in names]
             assert rows == sorted(rows) and cropped.target_mask[scene].any()
             for name, value in per_agent.items():
-                assert torch.equal(getattr(cropped, name)[scene, : len(rows)], value[scene, rows]), name
+                assert torch.equal(
+                    getattr(cropped, name)[scene, : len(rows)], value[scene, rows]
+                ), name
             for slot, row in enumerate(rows[: cropped.num_targets]):
-                is_target = row < observation.num_targets and bool(observation.target_mask[scene, row])
+                is_target = row < observation.num_targets and bool(
+                    observation.target_mask[scene, row]
+                )
                 assert bool(cropped.target_mask[scene, slot]) == is_target
-                assert not is_target or torch.equal(small.truth.position[scene, slot], batch.truth.position[scene, row])
+                assert not is_target or torch.equal(
+                    small.truth.position[scene, slot], batch.truth.position[scene, row]
+                )
             point = observation.pose[scene, : len(observation.agent_id[scene]), :2]
             distance = torch.cdist(point[rows], point)
-            assert set(rows) in [set(row.topk(len(rows), largest=False).indices.tolist()) for row in distance]
+            assert set(rows) in [
+                set(row.topk(len(rows), largest=False).indices.tolist()) for row in distance
+            ]
     assert len(seen[2]) > 4  # the targets differ
     assert augmentation.crop(batch, generator(), observation.agent_mask.shape[1]) is batch
     crowded = edit(batch, pose=torch.zeros_like(observation.pose))  # all positions are equal
-    assert all(augmentation.crop(crowded, generator(seed), 1).observation.target_mask.all() for seed in range(8))
+    assert all(
+        augmentation.crop(crowded, generator(seed), 1).observation.target_mask.all()
+        for seed in range(8)
+    )
 
 
 def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
@@ -213,7 +299,9 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
     assert ((factor >= 0.8) & (factor <= 1.2)).all() and factor.unique().numel() == 4
     for name in METRIC:
         torch.testing.assert_close(after[name], before[name] * factor[:, None, None, None])
-    torch.testing.assert_close(after["pose"][..., :2], before["pose"][..., :2] * factor[:, None, None])
+    torch.testing.assert_close(
+        after["pose"][..., :2], before["pose"][..., :2] * factor[:, None, None]
+    )
     assert torch.equal(after["pose"][..., 2], before["pose"][..., 2])
     assert differing(batch, scaled) == {*METRIC, "pose"}
 
@@ -221,7 +309,11 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
 def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
     noisy = augmentation.jitter_headings(batch, generator(), 0.1)
     assert differing(batch, noisy) == {"pose"}
-    mask, before, after = batch.observation.agent_mask, batch.observation.pose, noisy.observation.pose
+    mask, before, after = (
+        batch.observation.agent_mask,
+        batch.observation.pose,
+        noisy.observation.pose,
+    )
     assert 0.05 < wrap(after[..., 2] - before[..., 2])[mask].std() < 0.2
     assert not after[~mask].any() and torch.equal(after[..., :2], before[..., :2])
 
@@ -236,18 +328,26 @@ def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
     path = o.pose[:, :targets, None, :2] + velocity * time[:, None]
     position, speed = o.position.clone(), o.velocity.clone()
     position[:, :targets], speed[:, :targets] = path[:, :, :history], velocity
-    straight = edit(batch, position=position, velocity=speed, target=path[:, :, history:])  # at constant velocity
+    straight = edit(
+        batch, position=position, velocity=speed, target=path[:, :, history:]
+    )  # at constant velocity
     fast = augmentation.tempo(straight, generator(), limit)
     factor = fast.observation.velocity[:, 0, -1, 0] / 3.0
     assert 1 - limit <= factor.min() < 1 - limit / 2 and 1 + limit / 2 < factor.max() <= 1 + limit
-    expected = o.pose[:, :targets, None, :2] + factor[:, None, None, None] * velocity * time[:, None]
+    expected = (
+        o.pose[:, :targets, None, :2] + factor[:, None, None, None] * velocity * time[:, None]
+    )
     for part, steps in ((fast.observation, slice(history)), (fast.truth, slice(history, None))):
         valid = part.valid[:, :targets]
-        torch.testing.assert_close(part.position[:, :targets][valid], expected[:, :, steps][valid], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            part.position[:, :targets][valid], expected[:, :, steps][valid], atol=1e-4, rtol=0
+        )
     assert torch.equal(fast.observation.pose[:, :targets, :2], o.pose[:, :targets, :2])
     last = (o.num_future / factor.clamp(min=1)).floor().long()
     assert torch.equal(fast.truth.valid[:, 0].sum(-1), last) and truth.valid.all()
-    assert torch.equal(tensors(augmentation.tempo(batch, generator(), 0.0))["target"], truth.position)
+    assert torch.equal(
+        tensors(augmentation.tempo(batch, generator(), 0.0))["target"], truth.position
+    )
 
 
 def test_a_target_without_a_step_at_the_new_tempo_is_removed() -> None:
@@ -261,10 +361,16 @@ def test_a_target_without_a_step_at_the_new_tempo_is_removed() -> None:
 
 
 def test_moving_targets_are_kept_also_if_they_have_several_futures() -> None:
-    batch = collate([make_scene(20, num_scored=0, seed=seed) for seed in range(8)], BatchConfig(targets="all"))
+    batch = collate(
+        [make_scene(20, num_scored=0, seed=seed) for seed in range(8)], BatchConfig(targets="all")
+    )
     truth, targets = batch.truth, batch.observation.num_targets
     still = batch.observation.pose[:, :targets, None, :2].expand_as(truth.position)
-    both = edit(batch, target=torch.stack([still, truth.position], 2), target_valid=torch.stack([truth.valid] * 2, 2))
+    both = edit(
+        batch,
+        target=torch.stack([still, truth.position], 2),
+        target_valid=torch.stack([truth.valid] * 2, 2),
+    )
     left, right = augmentation.thin(batch, generator(), 3), augmentation.thin(both, generator(), 3)
     assert left.observation.agent_id == right.observation.agent_id
     assert torch.equal(left.truth.position, right.truth.position[:, :, 1])
@@ -309,7 +415,10 @@ def by_agent(batch: SceneBatch, scene: int) -> dict[str, dict[str, Tensor]]:
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
 def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Frame) -> None:
     late = hide(make_scene(12), 5, slice(0, 9))  # an agent appears in the last observed step
-    scenes, config = [late, make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)], BatchConfig(frame=frame)
+    scenes, config = (
+        [late, make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)],
+        BatchConfig(frame=frame),
+    )
     result = shifted(collate(scenes, config), count)
     expected = collate([recorded_earlier(scene, count) for scene in scenes], config)
     assert len(by_agent(result, 0)) == 11
@@ -320,24 +429,39 @@ def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Fr
             assert left[name].keys() == values.keys()
             for field, value in values.items():
                 known = slice(None, 12 - count) if field.startswith("target") else slice(None)
-                torch.testing.assert_close(left[name][field][known], value[known], atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(
+                    left[name][field][known], value[known], atol=1e-5, rtol=1e-5
+                )
     assert result.truth.valid[:, 0].all()
-    assert not result.truth.valid[~result.observation.target_mask].any()  # context agents have no future to learn from
+    assert not result.truth.valid[
+        ~result.observation.target_mask
+    ].any()  # context agents have no future to learn from
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
 @pytest.mark.parametrize("differences", [False, True])
-def test_a_shifted_scene_has_no_velocity_that_was_estimated_from_its_future(count: int, differences: bool) -> None:
+def test_a_shifted_scene_has_no_velocity_that_was_estimated_from_its_future(
+    count: int, differences: bool
+) -> None:
     def measured(scene: Scene) -> SceneBatch:
         values = scene.position, scene.valid, scene.num_history, scene.period_s
         velocity, heading, _ = estimate_motion(*values)
         velocity = difference_velocity(*values) if differences else velocity
-        return collate([replace(scene, velocity=velocity.astype(np.float32), heading=heading.astype(np.float32))])
+        return collate(
+            [
+                replace(
+                    scene, velocity=velocity.astype(np.float32), heading=heading.astype(np.float32)
+                )
+            ]
+        )
 
     scene = make_scene(30)
     for row in range(3, 30):
         scene = hide(scene, row, slice(0, row % 10))
-    result, expected = by_agent(shifted(measured(scene), count), 0), by_agent(measured(recorded_earlier(scene, count)), 0)
+    result, expected = (
+        by_agent(shifted(measured(scene), count), 0),
+        by_agent(measured(recorded_earlier(scene, count)), 0),
+    )
     assert 2 < len(result) < len(expected)
     for name, values in result.items():
         moving = bool(values["velocity"].norm(dim=-1).amax() > 2)  # the heading of others is noise
@@ -348,11 +472,19 @@ def test_a_shifted_scene_has_no_velocity_that_was_estimated_from_its_future(coun
 def test_several_futures_of_one_past_are_shifted_together() -> None:
     batch = collate([make_scene(12), make_scene(seed=3)])
     position, valid = batch.truth.position, batch.truth.valid
-    both = edit(batch, target=torch.stack([position, position + valid[..., None]], 2), target_valid=torch.stack([valid] * 2, 2))
+    both = edit(
+        batch,
+        target=torch.stack([position, position + valid[..., None]], 2),
+        target_valid=torch.stack([valid] * 2, 2),
+    )
     result, single = shifted(both, 3).truth, shifted(batch, 3).truth
-    assert torch.equal(result.position[:, :, 0], single.position) and torch.equal(result.valid[:, :, 1], single.valid)
+    assert torch.equal(result.position[:, :, 0], single.position) and torch.equal(
+        result.valid[:, :, 1], single.valid
+    )
     assert torch.equal(result.position[:, :, 1, :3], single.position[:, :, :3])
-    assert torch.equal(result.position[:, :, 1, 3:], single.position[:, :, 3:] + single.valid[:, :, 3:, None])
+    assert torch.equal(
+        result.position[:, :, 1, 3:], single.position[:, :, 3:] + single.valid[:, :, 3:, None]
+    )
 
 
 def test_a_missing_future_of_several_stays_missing() -> None:
@@ -360,7 +492,11 @@ def test_a_missing_future_of_several_stays_missing() -> None:
     position, valid = batch.truth.position, batch.truth.valid
     missing = [torch.stack([value, torch.zeros_like(value)], 2) for value in (position, valid)]
     result = shifted(edit(batch, target=missing[0], target_valid=missing[1]), 3).truth
-    assert result.valid[:, :, 0].any() and not result.valid[:, :, 1].any() and not result.position[:, :, 1].any()
+    assert (
+        result.valid[:, :, 0].any()
+        and not result.valid[:, :, 1].any()
+        and not result.position[:, :, 1].any()
+    )
 
 
 def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
@@ -374,7 +510,9 @@ def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
 def test_shifts_have_the_requested_lengths_and_leave_half_a_second() -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(64)])
     for steps, longest in ((3, 3), (100, 5)):
-        removed = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[:, 0].sum(-1)
+        removed = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[
+            :, 0
+        ].sum(-1)
         assert removed.unique().tolist() == list(range(1, longest + 1))
     short = collate([make_scene(num_history=5)])
     assert augmentation.shift(short, generator(), 1.0, 8) is short

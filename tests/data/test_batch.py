@@ -51,10 +51,14 @@ def test_targets_come_first_then_the_nearest_agents() -> None:
     expected = [4, 2, 7, 1, 0, 3, 5]
     assert agents(batch.observation) == expected and batch.observation.num_targets == 2
     assert batch.observation.agent_role[0, :2].tolist() == [AgentRole.FOCAL, AgentRole.SCORED]
-    np.testing.assert_array_equal(batch.observation.position[0, :, 0, 0], scene.position[expected, 0, 0])
+    np.testing.assert_array_equal(
+        batch.observation.position[0, :, 0, 0], scene.position[expected, 0, 0]
+    )
     np.testing.assert_array_equal(batch.truth.position[0], scene.position[[4, 2], 10:])
     assert agents(collate([scene], BatchConfig(max_agents=4)).observation) == [4, 2, 7, 1]
-    smallest = collate([scene], BatchConfig(max_agents=1)).observation  # the limit never removes a target
+    smallest = collate(
+        [scene], BatchConfig(max_agents=1)
+    ).observation  # the limit never removes a target
     assert agents(smallest) == [4, 2] and smallest.num_targets == 2 and smallest.target_mask.all()
     focal = collate([scene], BatchConfig(targets="focal")).observation
     assert focal.num_targets == 1 and agents(focal)[:3] == [4, 7, 1]
@@ -67,13 +71,20 @@ def test_a_batch_contains_the_arrays_of_the_scene() -> None:
     rows = [list(scene.agent_id).index(name) for name in observation.agent_id[0]]
     assert sorted(rows) == list(range(12)) and observation.scene_id == (scene.scene_id,)
     for name in STATES:
-        np.testing.assert_array_equal(getattr(observation, name)[0], getattr(scene, name)[rows, :10])
+        np.testing.assert_array_equal(
+            getattr(observation, name)[0], getattr(scene, name)[rows, :10]
+        )
     for pose, row in zip(observation.pose[0], rows, strict=True):
         last = np.flatnonzero(scene.valid[row, :10])[-1]
         np.testing.assert_array_equal(pose, [*scene.position[row, last], scene.heading[row, last]])
     np.testing.assert_array_equal(observation.agent_kind[0], scene.agent_kind[rows])
     np.testing.assert_array_equal(batch.truth.valid[0], scene.valid[rows[:3], 10:])
-    sizes = (observation.num_history, observation.num_future, batch.num_scenes, observation.period_s)
+    sizes = (
+        observation.num_history,
+        observation.num_future,
+        batch.num_scenes,
+        observation.period_s,
+    )
     assert sizes == (10, 12, 1, scene.period_s)
     np.testing.assert_array_equal(observation.frame_pose[0], [*scene.origin, 0.0])
     assert observation.frame_pose.dtype == torch.float64
@@ -83,24 +94,49 @@ def test_near_polylines_are_kept_without_drivable_areas() -> None:
     scene = make_scene(1, num_scored=0)
     observation = collate([scene], WIDE).observation
     assert set(observation.polyline_kind[0].tolist()) == {0, 1, 2, 3}
-    assert observation.polyline.shape == (1, 4 * (3 * 7 + 3), 10, 2)  # lanes of 51, 18 and 51 m, and crossings of 42 m
+    assert observation.polyline.shape == (
+        1,
+        4 * (3 * 7 + 3),
+        10,
+        2,
+    )  # lanes of 51, 18 and 51 m, and crossings of 42 m
     assert observation.polyline_flags.unique().tolist() == [0, 1, 2]
     near = collate([scene], BatchConfig(map_radius_m=25.0)).observation.polyline[0]
-    gap, all_gaps = ((lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1) for lines in (near, observation.polyline[0]))
+    gap, all_gaps = (
+        (lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1)
+        for lines in (near, observation.polyline[0])
+    )
     assert gap.max() <= 25.0 and 0 < len(near) == (all_gaps <= 25.0).sum() < 96
-    ends = collate([scene], BatchConfig(map_radius_m=25.0, polyline_points=2)).observation.polyline[0]
+    ends = collate([scene], BatchConfig(map_radius_m=25.0, polyline_points=2)).observation.polyline[
+        0
+    ]
     every = collate([scene], replace(WIDE, polyline_points=2)).observation.polyline[0]
-    gap, all_gaps = ((lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1) for lines in (ends, every))
+    gap, all_gaps = (
+        (lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1) for lines in (ends, every)
+    )
     assert gap.max() <= 25.0 and len(ends) == (all_gaps <= 25.0).sum()  # both ends count
     few = collate([scene], replace(WIDE, polyline_points=4, polyline_length_m=100.0)).observation
-    assert few.polyline.shape == (1, (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum(), 4, 2)
+    assert few.polyline.shape == (
+        1,
+        (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum(),
+        4,
+        2,
+    )
 
 
 def test_padding_is_zero_and_other_scenes_have_no_influence() -> None:
-    scenes = [make_scene(12), make_scene(4, num_scored=0, seed=1, with_map=False), make_scene(20, num_scored=5, seed=2)]
+    scenes = [
+        make_scene(12),
+        make_scene(4, num_scored=0, seed=1, with_map=False),
+        make_scene(20, num_scored=5, seed=2),
+    ]
     together = collate(scenes)
     masks = {name: tensors(together)[f"{name}_mask"] for name in ("agent", "target", "polyline")}
-    assert masks["agent"].sum(1).tolist() == [12, 4, 20] and masks["target"].sum(1).tolist() == [3, 1, 6]
+    assert masks["agent"].sum(1).tolist() == [12, 4, 20] and masks["target"].sum(1).tolist() == [
+        3,
+        1,
+        6,
+    ]
     for number, scene in enumerate(scenes):
         alone = tensors(collate([scene]))
         for name, value in tensors(together).items():
@@ -128,7 +164,10 @@ def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
     expected = collate([scene], config)
     for other in (replace(scene, **changed).validate(), replace(scene, **cut).validate()):
         batch = collate([other], config)
-        assert batch.observation.agent_id == expected.observation.agent_id and batch.observation.num_future == 12
+        assert (
+            batch.observation.agent_id == expected.observation.agent_id
+            and batch.observation.num_future == 12
+        )
         for name, value in tensors(batch).items():
             assert torch.equal(value, tensors(expected)[name]) != (name in FUTURE_FIELDS), name
 
@@ -136,7 +175,9 @@ def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
 def test_agents_that_appear_after_the_history_are_dropped() -> None:
     scene = hide(hide(make_scene(12), 2, slice(0, 10)), 7, slice(0, 10))
     observation = collate([scene], WIDE).observation
-    assert set(agents(observation)) == set(range(11)) - {2, 7} | {999} and observation.num_targets == 2
+    assert (
+        set(agents(observation)) == set(range(11)) - {2, 7} | {999} and observation.num_targets == 2
+    )
 
 
 def test_all_targets_are_the_agents_seen_at_the_last_step() -> None:
@@ -144,7 +185,9 @@ def test_all_targets_are_the_agents_seen_at_the_last_step() -> None:
     observation = collate([scene], replace(WIDE, targets="all")).observation
     seen = {number_of(scene.agent_id[row]) for row in np.flatnonzero(scene.valid[:, 9])}
     assert targets(observation) == seen and not seen & {1, 3}
-    assert agents(observation)[0] == 0 and {1, 3} <= set(agents(observation)[observation.num_targets :])
+    assert agents(observation)[0] == 0 and {1, 3} <= set(
+        agents(observation)[observation.num_targets :]
+    )
 
 
 def test_moving_targets_are_scored_agents_and_agents_that_move_and_are_always_seen() -> None:
@@ -152,10 +195,18 @@ def test_moving_targets_are_scored_agents_and_agents_that_move_and_are_always_se
     share = np.linspace(0, 1, scene.num_steps - 10, dtype=np.float32)
     for agent, metres in ((1, 5.1), (2, 4.9), (3, -8.0), (4, 30.0), (5, 30.0)):
         scene.position[agent, 10:, 0] += metres * share
-    scene = hide(hide(scene, 4, slice(3, 4)), 5, slice(-1, None))  # once in the history, once in the future
+    scene = hide(
+        hide(scene, 4, slice(3, 4)), 5, slice(-1, None)
+    )  # once in the history, once in the future
     batch = collate([scene], replace(WIDE, targets="moving"))
-    assert agents(batch.observation)[0] == 0 and targets(batch.observation) == {0, 1, 3}  # the focal agent does not need to move
-    np.testing.assert_allclose(batch.truth.position[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0])
+    assert agents(batch.observation)[0] == 0 and targets(batch.observation) == {
+        0,
+        1,
+        3,
+    }  # the focal agent does not need to move
+    np.testing.assert_allclose(
+        batch.truth.position[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0]
+    )
     assert batch.truth.valid.all()
     observed = replace(scene, **{name: getattr(scene, name)[:, :10] for name in STATES}).validate()
     assert collate([observed], replace(WIDE, targets="moving")).observation.num_targets == 1
@@ -169,18 +220,35 @@ def test_focal_and_scene_frame_describe_the_same_scene() -> None:
     assert focal.observation.pose[:, 0].abs().max() < 1e-5
     assert (scene.observation.pose[:, 0].abs().amax(-1) > 1).all()
     left, right = tensors(scene), tensors(focal)
-    for name, mask in {"position": "valid", "target": "target_valid", "polyline": "polyline_mask"}.items():
+    for name, mask in {
+        "position": "valid",
+        "target": "target_valid",
+        "polyline": "polyline_mask",
+    }.items():
         city = []
         for values in (left, right):
             value = values[name].double()
-            city.append(from_frame(value, values["frame_pose"].reshape(3, *[1] * (value.ndim - 2), 3))[values[mask]])
+            city.append(
+                from_frame(value, values["frame_pose"].reshape(3, *[1] * (value.ndim - 2), 3))[
+                    values[mask]
+                ]
+            )
             assert not value[~values[mask]].any()
         torch.testing.assert_close(*city, atol=1e-4, rtol=0)
     angle = (right["frame_pose"][:, 2] - left["frame_pose"][:, 2]).float()
     gap = wrap(right["heading"] + angle[:, None, None] - left["heading"])[left["valid"]]
     assert gap.abs().max() < 1e-5
-    torch.testing.assert_close(rotate(right["velocity"], angle[:, None, None]), left["velocity"], atol=1e-5, rtol=0)
-    for name in ("agent_kind", "agent_role", "valid", "target_valid", "polyline_kind", "polyline_flags"):
+    torch.testing.assert_close(
+        rotate(right["velocity"], angle[:, None, None]), left["velocity"], atol=1e-5, rtol=0
+    )
+    for name in (
+        "agent_kind",
+        "agent_role",
+        "valid",
+        "target_valid",
+        "polyline_kind",
+        "polyline_flags",
+    ):
         assert torch.equal(left[name], right[name])
 
 
@@ -189,7 +257,9 @@ def test_scenes_of_different_lengths_cannot_share_a_batch(change: dict[str, floa
     period = change.pop("period", None)
     other = make_scene(4, scene_id="other", **change)
     other = replace(other, period_s=period) if period else other
-    with pytest.raises(SceneError, match=r"other: period, H, F and unit .* differ from \(0.1, 10, 12, 'm'\)"):
+    with pytest.raises(
+        SceneError, match=r"other: period, H, F and unit .* differ from \(0.1, 10, 12, 'm'\)"
+    ):
         collate([make_scene(), other])
 
 
@@ -204,11 +274,17 @@ def test_scenes_without_future_map_or_targets() -> None:
     batch = collate([context])
     assert batch.observation.num_targets == 0 and batch.truth.position.shape == (1, 0, 12, 2)
     assert batch.observation.agent_mask.sum() == 12
-    assert collate([context, make_scene()]).observation.target_mask.tolist() == [[False] * 3, [True] * 3]
+    assert collate([context, make_scene()]).observation.target_mask.tolist() == [
+        [False] * 3,
+        [True] * 3,
+    ]
 
 
 def test_a_focal_frame_needs_an_observed_focal_agent() -> None:
-    for scene in (replace(make_scene(), agent_role=np.ones(12, np.uint8)), hide(make_scene(), 0, slice(0, 10))):
+    for scene in (
+        replace(make_scene(), agent_role=np.ones(12, np.uint8)),
+        hide(make_scene(), 0, slice(0, 10)),
+    ):
         with pytest.raises(SceneError, match="agent_role: no focal agent was observed"):
             collate([scene], BatchConfig(frame=Frame.FOCAL))
 
@@ -237,7 +313,10 @@ def test_slow_targets_keep_a_small_map() -> None:
     assert 0 < near.sum() < len(near)
     assert torch.equal(small.polyline[0], large.polyline[0, near])
     # The map does not depend on which agents are targets.
-    focal = collate([scene], replace(ALL, targets="focal", map_radius_m=25.0, map_slack_m=1.0, agent_radius_m=1e4)).observation
+    focal = collate(
+        [scene],
+        replace(ALL, targets="focal", map_radius_m=25.0, map_slack_m=1.0, agent_radius_m=1e4),
+    ).observation
     assert focal.num_targets == 1 and torch.equal(focal.polyline, small.polyline)
 
 
@@ -256,11 +335,17 @@ def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:
             assert len(names) == min(count, int(o.target_mask[b].sum()))
             assert torch.equal(r.pose[b, : len(rows)], o.pose[b, rows])
             assert torch.equal(result.truth.position[b, : len(rows)], batch.truth.position[b, rows])
-            is_scored = (o.agent_role[b, : o.num_targets] >= int(AgentRole.SCORED)) & o.target_mask[b]
+            is_scored = (o.agent_role[b, : o.num_targets] >= int(AgentRole.SCORED)) & o.target_mask[
+                b
+            ]
             scored = {o.agent_id[b][row] for row in is_scored.nonzero()[:, 0].tolist()}
             assert len(scored & set(names)) == min(len(scored), count)
             way = (batch.truth.position[b, :, -1] - o.pose[b, : o.num_targets, :2]).norm(dim=-1)
-            moving = (way >= 3.0) & batch.truth.valid[b, :, -1] & (o.agent_role[b, : o.num_targets] < int(AgentRole.SCORED))
+            moving = (
+                (way >= 3.0)
+                & batch.truth.valid[b, :, -1]
+                & (o.agent_role[b, : o.num_targets] < int(AgentRole.SCORED))
+            )
             taken = [row for row in rows if o.agent_role[b, row] < int(AgentRole.SCORED)]
             if moving.sum() > len(taken) and not moving.all():
                 moves += [bool(moving[row]) for row in taken]
@@ -279,17 +364,33 @@ def test_a_shift_removes_targets_that_are_not_visible_then() -> None:
     assert not result.observation.target_mask[0, row] and not result.truth.valid[0, row].any()
     assert not result.truth.position[0, row].any()
     others = [s for s in range(batch.observation.num_targets) if s != row]
-    assert torch.equal(result.observation.target_mask[0, others], batch.observation.target_mask[0, others])
+    assert torch.equal(
+        result.observation.target_mask[0, others], batch.observation.target_mask[0, others]
+    )
     first = others[0]
-    torch.testing.assert_close(result.truth.position[0, first, 1:], batch.truth.position[0, first, :-1])
+    torch.testing.assert_close(
+        result.truth.position[0, first, 1:], batch.truth.position[0, first, :-1]
+    )
 
 
 def test_probability_is_marginal_or_repeated_for_every_agent() -> None:
-    forecast = Forecast(torch.zeros(1, 2, 3, 4, 2), torch.tensor([[[0.0, math.log(2.0), 0.0], [5.0, 5.0, 5.0]]]), Frame.SCENE)
+    forecast = Forecast(
+        torch.zeros(1, 2, 3, 4, 2),
+        torch.tensor([[[0.0, math.log(2.0), 0.0], [5.0, 5.0, 5.0]]]),
+        Frame.SCENE,
+    )
     assert not forecast.is_joint and forecast.num_modes == 3
-    torch.testing.assert_close(forecast.probability(), torch.tensor([[[0.25, 0.5, 0.25], [1 / 3] * 3]]))
-    joint = Forecast(torch.zeros(1, 4, 2, 5, 2), torch.tensor([[0.0, math.log(3.0)]], dtype=torch.bfloat16), Frame.SCENE)
-    torch.testing.assert_close(joint.probability(), torch.tensor([0.25, 0.75]).expand(1, 4, 2), atol=1e-3, rtol=0)
+    torch.testing.assert_close(
+        forecast.probability(), torch.tensor([[[0.25, 0.5, 0.25], [1 / 3] * 3]])
+    )
+    joint = Forecast(
+        torch.zeros(1, 4, 2, 5, 2),
+        torch.tensor([[0.0, math.log(3.0)]], dtype=torch.bfloat16),
+        Frame.SCENE,
+    )
+    torch.testing.assert_close(
+        joint.probability(), torch.tensor([0.25, 0.75]).expand(1, 4, 2), atol=1e-3, rtol=0
+    )
     assert joint.is_joint and joint.probability().dtype == torch.float32
 
 
@@ -301,7 +402,9 @@ def test_the_truth_in_the_city_frame_equals_the_recording(frame: Frame) -> None:
     relative = to_frame(batch.truth.position, pose[:, :, None])
     logit = torch.zeros(2, 3, 1)
     local = Forecast(relative[:, :, None], logit, Frame.AGENT, pose=pose)
-    torch.testing.assert_close(local.in_batch_frame()[:, :, 0], batch.truth.position, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        local.in_batch_frame()[:, :, 0], batch.truth.position, atol=1e-4, rtol=0
+    )
     plain = Forecast(batch.truth.position[:, :, None], logit, frame)
     assert plain.in_batch_frame() is plain.position
     for forecast in (local, plain):
@@ -309,14 +412,20 @@ def test_the_truth_in_the_city_frame_equals_the_recording(frame: Frame) -> None:
         assert city.shape == (2, 3, 1, 12, 2) and city.dtype == np.float64
         for number, scene in enumerate(scenes):
             rows = [scene.agent_id.index(name) for name in batch.observation.agent_id[number][:3]]
-            np.testing.assert_allclose(city[number, :, 0], scene.position[rows, 10:] + scene.origin, atol=1e-4)
+            np.testing.assert_allclose(
+                city[number, :, 0], scene.position[rows, 10:] + scene.origin, atol=1e-4
+            )
 
 
 def test_city_frame_keeps_precision_far_from_its_origin() -> None:
     far = torch.tensor([[5e6, -4e6, 0.0]], dtype=torch.float64)
     batch = edit(collate([make_scene()]), frame_pose=far)
-    forecast = Forecast(torch.full((1, 3, 1, 12, 2), 0.001, requires_grad=True), torch.zeros(1, 3, 1), Frame.SCENE)
-    np.testing.assert_allclose(forecast.in_city_frame(batch.observation) - far[0, :2].numpy(), 0.001, atol=1e-8)
+    forecast = Forecast(
+        torch.full((1, 3, 1, 12, 2), 0.001, requires_grad=True), torch.zeros(1, 3, 1), Frame.SCENE
+    )
+    np.testing.assert_allclose(
+        forecast.in_city_frame(batch.observation) - far[0, :2].numpy(), 0.001, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -327,6 +436,10 @@ def test_select_takes_modes_in_the_given_order(joint: bool) -> None:
     index = index[:, :1].expand(-1, 3, -1) if joint else index
     few = forecast.select(index[:, 0] if joint else index)
     for name in ("position", "scale"):
-        assert torch.equal(getattr(few, name), getattr(forecast, name).take_along_dim(index[..., None, None], 2))
+        assert torch.equal(
+            getattr(few, name), getattr(forecast, name).take_along_dim(index[..., None, None], 2)
+        )
     probability = forecast.probability().take_along_dim(index, 2)
-    torch.testing.assert_close(few.probability() / few.probability()[..., :1], probability / probability[..., :1])
+    torch.testing.assert_close(
+        few.probability() / few.probability()[..., :1], probability / probability[..., :1]
+    )

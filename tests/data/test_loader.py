@@ -32,7 +32,9 @@ def shuffle(scenes: int, steps: int, *, seed: int = 0, pool: int = 4) -> EpochSh
     return EpochShuffle(scenes, steps, seed, pool, lambda chosen: RANDOM[chosen])
 
 
-def steps_of(order: SequentialOrder | EpochShuffle, epoch: int = 0, first: int = 0) -> list[list[int]]:
+def steps_of(
+    order: SequentialOrder | EpochShuffle, epoch: int = 0, first: int = 0
+) -> list[list[int]]:
     return [step.tolist() for step in order.epoch(epoch, first)]
 
 
@@ -43,8 +45,14 @@ def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
             steps = loading.count_steps(scenes, batch_size, world)
             for order in (SequentialOrder(scenes, steps), shuffle(scenes, steps)):
                 shares = [list(RankSampler(order, rank, world)) for rank in range(world)]
-                assert sorted(scene for share in shares for batch in share for scene in batch) == list(range(scenes))
-                assert {len(share) for share in shares} == {steps} == {len(RankSampler(order, 0, world))}
+                assert sorted(
+                    scene for share in shares for batch in share for scene in batch
+                ) == list(range(scenes))
+                assert (
+                    {len(share) for share in shares}
+                    == {steps}
+                    == {len(RankSampler(order, 0, world))}
+                )
                 sizes = {len(batch) for share in shares for batch in share}
                 assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
                 # With batches of one scene, the remaining scenes are distributed instead of dropped.
@@ -56,7 +64,11 @@ def test_the_order_depends_only_on_seed_and_epoch() -> None:
     first, second = steps_of(order), steps_of(order, 1)
     assert steps_of(again, 1) == second != first == steps_of(again)
     assert steps_of(shuffle(100, 13, seed=1)) not in (first, second)
-    assert steps_of(SequentialOrder(10, 3)) == steps_of(SequentialOrder(10, 3), 5) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert (
+        steps_of(SequentialOrder(10, 3))
+        == steps_of(SequentialOrder(10, 3), 5)
+        == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    )
 
 
 def test_an_epoch_can_start_at_any_step() -> None:
@@ -88,11 +100,16 @@ def config(store: Path, **changes: Any) -> DataConfig:
 
 def assert_same(a: SceneBatch, b: SceneBatch) -> None:
     assert differing(a, b) == set()
-    assert (a.observation.scene_id, a.observation.agent_id) == (b.observation.scene_id, b.observation.agent_id)
+    assert (a.observation.scene_id, a.observation.agent_id) == (
+        b.observation.scene_id,
+        b.observation.agent_id,
+    )
 
 
 @pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("cuda", True)])
-def test_batches_for_a_gpu_are_pinned(store: Path, monkeypatch: pytest.MonkeyPatch, device: str, pinned: bool) -> None:
+def test_batches_for_a_gpu_are_pinned(
+    store: Path, monkeypatch: pytest.MonkeyPatch, device: str, pinned: bool
+) -> None:
     data = SceneData(config(store))
     data.trainer = fake_trainer(0, 1, epoch=0, device=device)  # type: ignore[assignment]
     assert data.train_dataloader().pin_memory is data.val_dataloader().pin_memory is pinned
@@ -127,7 +144,9 @@ def test_workers_are_sent_the_path_of_the_store_and_no_samples(store: Path) -> N
 
 
 def test_the_loader_works_without_a_trainer_and_with_workers(store: Path) -> None:
-    alone, shared = (SceneData(config(store, workers=workers), seed=3).train_dataloader() for workers in (0, 1))
+    alone, shared = (
+        SceneData(config(store, workers=workers), seed=3).train_dataloader() for workers in (0, 1)
+    )
     assert len(alone) == len(shared) == 5
     for epoch in range(2):
         for loader in (alone, shared):
@@ -136,7 +155,10 @@ def test_the_loader_works_without_a_trainer_and_with_workers(store: Path) -> Non
         assert len(plain) == 5
         for a, b in zip(plain, parallel, strict=True):
             assert_same(a, b)
-        assert sorted(name for batch in plain for name in batch.observation.scene_id) == SceneStore(store, "train").scene_ids()
+        assert (
+            sorted(name for batch in plain for name in batch.observation.scene_id)
+            == SceneStore(store, "train").scene_ids()
+        )
 
 
 def test_moving_agents_are_targets_in_training_only(store: Path) -> None:
@@ -146,18 +168,31 @@ def test_moving_agents_are_targets_in_training_only(store: Path) -> None:
     targets = {}
     for name, data in (("moving", moving), ("scored", scored)):
         assert data.measured() is data.train
-        targets[name] = sum(int(batch.observation.target_mask.sum()) for batch in data.train_dataloader())
-        targets[name, "sizes"] = int(data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum())
-    assert targets["moving"] == targets["moving", "sizes"] > targets["scored"] == targets["scored", "sizes"]
+        targets[name] = sum(
+            int(batch.observation.target_mask.sum()) for batch in data.train_dataloader()
+        )
+        targets[name, "sizes"] = int(
+            data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum()
+        )
+    assert (
+        targets["moving"]
+        == targets["moving", "sizes"]
+        > targets["scored"]
+        == targets["scored", "sizes"]
+    )
     workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
     assert workers.config.targets == "moving"  # type: ignore[attr-defined]
     assert moving.state_dict()["batch"] != scored.state_dict()["batch"]
 
 
-def fake_trainer(rank: int, world: int, epoch: int, completed: int = 0, device: str = "cpu") -> SimpleNamespace:
+def fake_trainer(
+    rank: int, world: int, epoch: int, completed: int = 0, device: str = "cpu"
+) -> SimpleNamespace:
     """The part of a trainer that the data module reads."""
     progress = SimpleNamespace(current=SimpleNamespace(processed=epoch))
-    batches = SimpleNamespace(batch_progress=SimpleNamespace(current=SimpleNamespace(completed=completed)))
+    batches = SimpleNamespace(
+        batch_progress=SimpleNamespace(current=SimpleNamespace(completed=completed))
+    )
     loop = SimpleNamespace(epoch_progress=progress, epoch_loop=batches, restarting=completed > 0)
     strategy = SimpleNamespace(root_device=torch.device(device))
     return SimpleNamespace(world_size=world, global_rank=rank, fit_loop=loop, strategy=strategy)
@@ -168,13 +203,22 @@ def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> N
     for rank in range(3):
         data = SceneData(config(store), seed=3)
         data.trainer = fake_trainer(rank, 3, epoch=1)  # type: ignore[assignment]
-        seen["train"].append([name for batch in data.train_dataloader() for name in batch.observation.scene_id])
-        seen["val"].append([name for batch in data.val_dataloader() for name in batch.observation.scene_id])
+        seen["train"].append(
+            [name for batch in data.train_dataloader() for name in batch.observation.scene_id]
+        )
+        seen["val"].append(
+            [name for batch in data.val_dataloader() for name in batch.observation.scene_id]
+        )
         data.trainer = fake_trainer(rank, 3, epoch=1, completed=1)  # type: ignore[assignment]
-        seen["rest"].append([name for batch in data.train_dataloader() for name in batch.observation.scene_id])
+        seen["rest"].append(
+            [name for batch in data.train_dataloader() for name in batch.observation.scene_id]
+        )
         assert seen["train"][-1][-len(seen["rest"][-1]) :] == seen["rest"][-1]
     for name in ("train", "val"):
-        assert sorted(scene for share in seen[name] for scene in share) == SceneStore(store, name).scene_ids()
+        assert (
+            sorted(scene for share in seen[name] for scene in share)
+            == SceneStore(store, name).scene_ids()
+        )
     assert 0 < sum(map(len, seen["rest"])) < 13
 
 
@@ -182,10 +226,15 @@ def test_padding_of_the_real_argoverse1_sample(unpack: Callable[..., Path], tmp_
     raw, reader = unpack("argoverse1", "--split", "val"), Argoverse1()
     scenes = [reader.read(item, "val", raw) for item in reader.inputs(raw, "val")]
     write_shard(shard_path(tmp_path, "val", 0), scenes, ShardInfo("argoverse1", "val"))
-    for batch, before in ((BatchConfig(), 0.4), (BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0), 0.35)):
+    for batch, before in (
+        (BatchConfig(), 0.4),
+        (BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0), 0.35),
+    ):
         shares = {}
         for bucket in (1, 32):
-            data = DataConfig(str(tmp_path), str(tmp_path), "val", "val", bucket=bucket, batch=batch)
+            data = DataConfig(
+                str(tmp_path), str(tmp_path), "val", "val", bucket=bucket, batch=batch
+            )
             shares[bucket] = SceneData(data).padding()
         assert shares[1]["agents and polylines"] > before
         assert max(shares[32].values()) < 0.25, shares

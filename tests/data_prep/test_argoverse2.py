@@ -27,14 +27,34 @@ def read(path: Path) -> Scene:
 def test_a_scenario_becomes_a_scene(tmp_path: Path) -> None:
     columns = argoverse2_columns()
     scene = read(fixtures.write_argoverse2(tmp_path, columns))
-    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("s-1", "argoverse2", "val", "austin")
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == (
+        "s-1",
+        "argoverse2",
+        "val",
+        "austin",
+    )
     assert (scene.num_history, scene.num_future, scene.num_steps) == (50, 60, 110)
     assert scene.agent_id == ("10", "9", "AV", "a", "b")
-    kinds = [AgentKind.BUS, AgentKind.VEHICLE, AgentKind.VEHICLE, AgentKind.RIDERLESS_BICYCLE, AgentKind.PEDESTRIAN]
+    kinds = [
+        AgentKind.BUS,
+        AgentKind.VEHICLE,
+        AgentKind.VEHICLE,
+        AgentKind.RIDERLESS_BICYCLE,
+        AgentKind.PEDESTRIAN,
+    ]
     assert scene.agent_kind.tolist() == kinds
     context = AgentRole.CONTEXT
-    assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.FOCAL, context, context, context]
-    index, step = np.array([scene.agent_id.index(i) for i in columns["track_id"]]), columns["timestep"]
+    assert scene.agent_role.tolist() == [
+        AgentRole.SCORED,
+        AgentRole.FOCAL,
+        context,
+        context,
+        context,
+    ]
+    index, step = (
+        np.array([scene.agent_id.index(i) for i in columns["track_id"]]),
+        columns["timestep"],
+    )
     assert scene.valid.sum() == len(step)
     xy = np.stack([columns["position_x"], columns["position_y"]], -1)
     assert np.array_equal(scene.origin, xy[(columns["track_id"] == "9") & (step == H - 1)][0])
@@ -50,7 +70,10 @@ def test_the_origin(tmp_path: Path) -> None:
     """The last observed position of the focal track, or without one of the ego vehicle."""
     columns = argoverse2_columns()
     gone = (columns["track_id"] == "9") & (columns["timestep"] > 40) & (columns["timestep"] < 60)
-    assert read(fixtures.write_argoverse2(tmp_path, take(columns, ~gone))).origin[0] == 1000.0 + 0.5 * 40
+    assert (
+        read(fixtures.write_argoverse2(tmp_path, take(columns, ~gone))).origin[0]
+        == 1000.0 + 0.5 * 40
+    )
     columns["object_category"][columns["object_category"] == 3] = 1
     row = (columns["track_id"] == "AV") & (columns["timestep"] == H - 1)
     scene = read(fixtures.write_argoverse2(tmp_path, columns))
@@ -62,7 +85,11 @@ def test_the_origin(tmp_path: Path) -> None:
 def test_the_map(tmp_path: Path) -> None:
     scene = read(fixtures.write_argoverse2(tmp_path))
     lanes = [PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS, PolylineKind.LANE_BIKE]
-    assert scene.polyline_kind.tolist() == [*lanes, PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
+    assert scene.polyline_kind.tolist() == [
+        *lanes,
+        PolylineKind.CROSSWALK,
+        PolylineKind.DRIVABLE_AREA,
+    ]
     assert scene.polyline_id.tolist() == [1, 2, 3, 5, 6]
     assert scene.polyline_flags.tolist() == [0, LaneFlag.INTERSECTION, 0, 0, 0]
     following = {(1, 2, EdgeKind.SUCCESSOR), (2, 1, EdgeKind.PREDECESSOR)}
@@ -72,9 +99,15 @@ def test_the_map(tmp_path: Path) -> None:
     assert np.allclose(city[3], [(9, -3), (9, 3), (12, 3), (12, -3), (9, -3)], atol=TOLERANCE)
     assert np.allclose(city[4], [(-5, -5), (20, -5), (20, 9), (-5, 9), (-5, -5)], atol=TOLERANCE)
     archive = argoverse2_map()
-    archive["lane_segments"]["2"]["right_lane_boundary"] = archive["lane_segments"]["2"]["right_lane_boundary"][:1]
-    scene = read(fixtures.write_argoverse2(tmp_path, archive=archive))  # a boundary of one point is repeated
-    assert np.allclose(scene.polyline(1)[[0, -1]] + scene.origin, [(1009, -700), (1010.5, -697)], atol=TOLERANCE)
+    archive["lane_segments"]["2"]["right_lane_boundary"] = archive["lane_segments"]["2"][
+        "right_lane_boundary"
+    ][:1]
+    scene = read(
+        fixtures.write_argoverse2(tmp_path, archive=archive)
+    )  # a boundary of one point is repeated
+    assert np.allclose(
+        scene.polyline(1)[[0, -1]] + scene.origin, [(1009, -700), (1010.5, -697)], atol=TOLERANCE
+    )
 
 
 def test_splits_and_inputs(tmp_path: Path) -> None:
@@ -91,7 +124,9 @@ def test_splits_and_inputs(tmp_path: Path) -> None:
         read(paths[-1])
 
 
-@pytest.fixture(params=[("train", 0), ("train", 2), ("val", 0), ("val", 1), ("test", 0), ("test", 4)], ids=str)
+@pytest.fixture(
+    params=[("train", 0), ("train", 2), ("val", 0), ("val", 1), ("test", 0), ("test", 4)], ids=str
+)
 def real_path(request: pytest.FixtureRequest, real_data: Path) -> Path:
     split, number = request.param
     return Argoverse2().inputs(real_data / "argoverse2", split)[number].path
@@ -109,9 +144,13 @@ def test_tracks_equal_av2(real_path: Path) -> None:
         assert np.flatnonzero(scene.valid[index]).tolist() == sorted(step)
         for name, origin in (("position", scene.origin), ("velocity", 0.0), ("heading", 0.0)):
             expected = np.array([getattr(state, name) for state in track.object_states])
-            assert np.abs(getattr(scene, name)[index, step] + origin - expected).max() < TOLERANCE, name
+            assert (
+                np.abs(getattr(scene, name)[index, step] + origin - expected).max() < TOLERANCE
+            ), name
         assert AgentKind(scene.agent_kind[index]).name.lower() == track.object_type.value
-        role = {2: AgentRole.SCORED, 3: AgentRole.FOCAL}.get(track.category.value, AgentRole.CONTEXT)
+        role = {2: AgentRole.SCORED, 3: AgentRole.FOCAL}.get(
+            track.category.value, AgentRole.CONTEXT
+        )
         assert scene.agent_role[index] == role
     focal = scene.agent_id.index(oracle.focal_track_id)
     assert scene.agent_role.tolist().count(AgentRole.FOCAL) == 1
@@ -121,10 +160,15 @@ def test_tracks_equal_av2(real_path: Path) -> None:
 def test_the_map_equals_av2(real_path: Path) -> None:
     map_api = pytest.importorskip("av2.map.map_api")
     uuid = real_path.parent.name
-    oracle = map_api.ArgoverseStaticMap.from_json(real_path.with_name(f"log_map_archive_{uuid}.json"))
+    oracle = map_api.ArgoverseStaticMap.from_json(
+        real_path.with_name(f"log_map_archive_{uuid}.json")
+    )
     scene = read(real_path)
     kinds = [PolylineKind(kind) for kind in scene.polyline_kind]
-    city = {(kinds[index], int(number)): scene.polyline(index) + scene.origin for index, number in enumerate(scene.polyline_id)}
+    city = {
+        (kinds[index], int(number)): scene.polyline(index) + scene.origin
+        for index, number in enumerate(scene.polyline_id)
+    }
     expected: dict[tuple[PolylineKind, int], np.ndarray] = {}
     links = set()
     for number, lane in oracle.vector_lane_segments.items():
@@ -134,7 +178,10 @@ def test_the_map_equals_av2(real_path: Path) -> None:
         assert flags == (LaneFlag.INTERSECTION if lane.is_intersection else 0)
         links |= {(number, other, EdgeKind.SUCCESSOR) for other in lane.successors}
         links |= {(number, other, EdgeKind.PREDECESSOR) for other in lane.predecessors}
-        links |= {(number, lane.left_neighbor_id, EdgeKind.LEFT), (number, lane.right_neighbor_id, EdgeKind.RIGHT)}
+        links |= {
+            (number, lane.left_neighbor_id, EdgeKind.LEFT),
+            (number, lane.right_neighbor_id, EdgeKind.RIGHT),
+        }
     for number, crossing in oracle.vector_pedestrian_crossings.items():
         expected[PolylineKind.CROSSWALK, number] = crossing.polygon[:, :2]
     for number, area in oracle.vector_drivable_areas.items():

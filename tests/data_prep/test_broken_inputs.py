@@ -14,7 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from support.fixtures import write_argoverse2
-from support.hostile import cell, column, encoded, json_value, prefix, read_checked, rows, table, text, words
+from support.hostile import (
+    cell,
+    column,
+    encoded,
+    json_value,
+    prefix,
+    read_checked,
+    rows,
+    table,
+    text,
+    words,
+)
 from support.raw_folders import FOLDERS
 from support.sensor_logs import T0
 
@@ -43,7 +54,9 @@ def with_row_many_times(count: int, name: str) -> Damage:
 
     def change(whole: pa.Table) -> pa.Table:
         more = rows(lambda size: np.full(count, size - 1))(whole)
-        return pa.concat_tables([whole, column(name, lambda v: pa.array([f"t{i}" for i in range(len(v))]))(more)])
+        return pa.concat_tables(
+            [whole, column(name, lambda v: pa.array([f"t{i}" for i in range(len(v))]))(more)]
+        )
 
     return table(change)
 
@@ -63,7 +76,12 @@ NO_ROWS = table(lambda whole: whole.slice(0, 0))
 
 
 def unobserved_agent(whole: pa.Table) -> pa.Table:
-    return whole.filter(pc.or_(pc.not_equal(whole["OBJECT_TYPE"], "AGENT"), pc.greater(whole["TIMESTAMP"], "315971501.1")))
+    return whole.filter(
+        pc.or_(
+            pc.not_equal(whole["OBJECT_TYPE"], "AGENT"),
+            pc.greater(whole["TIMESTAMP"], "315971501.1"),
+        )
+    )
 
 
 SEQUENCES: Cases = {
@@ -74,48 +92,93 @@ SEQUENCES: Cases = {
     "NaN": (table(cell("Y", "nan")), "Y: empty or NaN in 1 rows"),
     "text": (table(cell("TIMESTAMP", "north")), "north"),
     "far": (table(cell("X", "90000.0")), "farther than 50 km|faster than"),
-    "one more timestamp": (table(cell("TIMESTAMP", "1e10")), "TIMESTAMP: (51|21) different timestamps"),
+    "one more timestamp": (
+        table(cell("TIMESTAMP", "1e10")),
+        "TIMESTAMP: (51|21) different timestamps",
+    ),
     "no AGENT": (table(words("OBJECT_TYPE", "AGENT", "OTHERS")), "OBJECT_TYPE: 0 tracks are AGENT"),
     "two AGENTs": (table(words("OBJECT_TYPE", "AV", "AGENT")), "OBJECT_TYPE: 2 tracks are AGENT"),
-    "unobserved AGENT": (table(unobserved_agent), "tracks are AGENT, expected one with an observed step"),
+    "unobserved AGENT": (
+        table(unobserved_agent),
+        "tracks are AGENT, expected one with an observed step",
+    ),
     "unknown type": (constant("OBJECT_TYPE", "T" * 9_000), "OBJECT_TYPE: unknown value 'T{40}'$"),
     "each row twice": (TWICE, "TRACK_ID: two rows for step 0 of track '00-agent'"),
     "many rows": (with_row_many_times(60_000, "TRACK_ID"), r"60\d+ rows, expected 1 to 50000"),
     "many tracks": (with_row_many_times(3_000, "TRACK_ID"), r"30\d+ tracks, expected 1 to 2000"),
-    **{f"id {value[:3]!r}": (text("00-agent", value), NAME) for value in ("a" * 1_000, "\x1b[2J", "a\0b")},
-    "two cities": (table(cell("CITY_NAME", "MIA")), "CITY_NAME: 2 different values in one scene: 'MIA', 'PIT'"),
-    "city outside": (constant("CITY_NAME", "../../etc/p"), r"CITY_NAME: no map_files/pruned_argoverse_\.\./\.\./etc/p_"),
-    "city of two lines": (constant("CITY_NAME", "a\n" + "b" * 900), r"CITY_NAME: no map_files/pruned_argoverse_a\\nb{38}_"),
+    **{
+        f"id {value[:3]!r}": (text("00-agent", value), NAME)
+        for value in ("a" * 1_000, "\x1b[2J", "a\0b")
+    },
+    "two cities": (
+        table(cell("CITY_NAME", "MIA")),
+        "CITY_NAME: 2 different values in one scene: 'MIA', 'PIT'",
+    ),
+    "city outside": (
+        constant("CITY_NAME", "../../etc/p"),
+        r"CITY_NAME: no map_files/pruned_argoverse_\.\./\.\./etc/p_",
+    ),
+    "city of two lines": (
+        constant("CITY_NAME", "a\n" + "b" * 900),
+        r"CITY_NAME: no map_files/pruned_argoverse_a\\nb{38}_",
+    ),
 }
 
 
 def nested_entities(levels: int, repeats: int) -> str:
-    return '<!ENTITY a0 "ha">' + "".join(f'<!ENTITY a{n + 1} "{f"&a{n};" * repeats}">' for n in range(levels))
+    return '<!ENTITY a0 "ha">' + "".join(
+        f'<!ENTITY a{n + 1} "{f"&a{n};" * repeats}">' for n in range(levels)
+    )
 
 
 DEEP = prefix(f"<!DOCTYPE a [{nested_entities(90_000, 1)}]>")
 CITY_MAPS: Cases = {
     "deep XML": (text("(?s)^.*$", "<a>" * 300_000 + "</a>" * 300_000, 1), "way: no lanes"),
-    "exponential entities": (prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"), "a document type"),
+    "exponential entities": (
+        prefix(f"<!DOCTYPE a [{nested_entities(10, 10)}]>"),
+        "a document type",
+    ),
     "deep entities in UTF-16": (then(DEEP, encoded("utf-16")), "an encoding other than UTF-8"),
-    "x NaN": (text(' x="[^"]*"', ' x="nan"'), r"lane \d+: expected two different points within 1e\+08 m of zero"),
+    "x NaN": (
+        text(' x="[^"]*"', ' x="nan"'),
+        r"lane \d+: expected two different points within 1e\+08 m of zero",
+    ),
     "missing node": (text('<node id="3"', '<node id="900"'), "not a vector map: KeyError: '3'"),
-    "large lane id": (text('lane_id="[^"]*"', f'lane_id="{"9" * 30}"'), "way: lane_id: not within 64 bits"),
+    "large lane id": (
+        text('lane_id="[^"]*"', f'lane_id="{"9" * 30}"'),
+        "way: lane_id: not within 64 bits",
+    ),
     "one lane id": (text('lane_id="[^"]*"', 'lane_id="7"'), "way: two lanes of one lane_id"),
-    "turn": (text('(k="turn_direction" v=")[^"]*', r"\g<1>UP"), r"lane \d+: turn_direction: unknown value 'UP'"),
+    "turn": (
+        text('(k="turn_direction" v=")[^"]*', r"\g<1>UP"),
+        r"lane \d+: turn_direction: unknown value 'UP'",
+    ),
     "no points": (text("<nd [^>]*>", ""), r"lane \d+: expected two different points"),
 }
 
 # ---- Argoverse 2 ---------------------------------------------------------------------------------------------------
 
 TEXT = ("track_id", "object_type", "city")
-NUMBERS = ("timestep", "object_category", "position_x", "position_y", "heading", "velocity_x", "velocity_y")
+NUMBERS = (
+    "timestep",
+    "object_category",
+    "position_x",
+    "position_y",
+    "heading",
+    "velocity_x",
+    "velocity_y",
+)
 
 
 def one_row_many_times(whole: pa.Table) -> pa.Table:
     """Two million rows that need little space in the file."""
     index = pa.array(np.zeros(2_000_000, np.int8))
-    return pa.table({n: pa.DictionaryArray.from_arrays(index, whole[n][:1].combine_chunks()) for n in (*TEXT, *NUMBERS)})
+    return pa.table(
+        {
+            n: pa.DictionaryArray.from_arrays(index, whole[n][:1].combine_chunks())
+            for n in (*TEXT, *NUMBERS)
+        }
+    )
 
 
 def long_list(values: pa.ChunkedArray) -> pa.Array:
@@ -125,7 +188,9 @@ def long_list(values: pa.ChunkedArray) -> pa.Array:
 
 
 def not_utf8(values: pa.ChunkedArray) -> pa.Array:
-    return pa.array([b"\xff\xfe" + str(value).encode() for value in values], pa.binary()).cast(pa.string(), safe=False)
+    return pa.array([b"\xff\xfe" + str(value).encode() for value in values], pa.binary()).cast(
+        pa.string(), safe=False
+    )
 
 
 def claim_rows(count: int) -> Damage:
@@ -150,38 +215,79 @@ SCENARIOS: Cases = {
     **{f"two {name}": (twice(name), f"{name}: two columns") for name in ("city", "heading")},
     "text": (constant("position_x", "one"), "position_x: type string, expected a number"),
     "a number": (constant("city", 3.5), "city: type double, expected text"),
-    **{f"empty {name}": (table(cell(name, None)), f"{name}: empty or NaN in 1 rows") for name in ("track_id", "heading")},
+    **{
+        f"empty {name}": (table(cell(name, None)), f"{name}: empty or NaN in 1 rows")
+        for name in ("track_id", "heading")
+    },
     **{
         f"x as {pattern}": (table(column("position_x", change)), f"position_x: {pattern}")
         for pattern, change in {
             r"type decimal128\(2, 1\)": lambda v: decimal.Decimal("1.5"),
-            "type timestamp": lambda v: pc.cast(pc.cast(v, pa.int64(), safe=False), pa.timestamp("ms")),
+            "type timestamp": lambda v: pc.cast(
+                pc.cast(v, pa.int64(), safe=False), pa.timestamp("ms")
+            ),
             "type halffloat": lambda v: pa.array(np.zeros(len(v), np.float16)),
             "type null": lambda v: pa.nulls(len(v)),
             "not one value a row": long_list,
         }.items()
     },
-    "ids not UTF-8": (table(column("track_id", not_utf8)), "not a readable parquet file: .*(utf-8|UTF8)"),
-    **{f"velocity {v}": (table(cell("velocity_x", float(v))), "velocity_x: ") for v in ("nan", "3e8")},
-    "far from the earth": (table(cell("position_y", 1e9)), r"position_y: 1e\+09, expected at most 1e\+08 either way"),
-    "far apart": (table(cell("position_x", 70_000.0)), "position: farther than 50 km from the origin"),
+    "ids not UTF-8": (
+        table(column("track_id", not_utf8)),
+        "not a readable parquet file: .*(utf-8|UTF8)",
+    ),
+    **{
+        f"velocity {v}": (table(cell("velocity_x", float(v))), "velocity_x: ")
+        for v in ("nan", "3e8")
+    },
+    "far from the earth": (
+        table(cell("position_y", 1e9)),
+        r"position_y: 1e\+09, expected at most 1e\+08 either way",
+    ),
+    "far apart": (
+        table(cell("position_x", 70_000.0)),
+        "position: farther than 50 km from the origin",
+    ),
     "degrees": (constant("heading", 170.0), "heading: 170, expected at most 6.28"),
     **{f"step {v}": (table(cell("timestep", v)), "timestep: ") for v in (-1, 110, 3.5)},
-    **{f"category {v}": (constant("object_category", v), "object_category: .* 0 to 3") for v in (4, 1.5)},
-    "unknown type": (table(words("object_type", "vehicle", "tram" * 999)), "object_type: unknown value '(tram){10}'$"),
+    **{
+        f"category {v}": (constant("object_category", v), "object_category: .* 0 to 3")
+        for v in (4, 1.5)
+    },
+    "unknown type": (
+        table(words("object_type", "vehicle", "tram" * 999)),
+        "object_type: unknown value '(tram){10}'$",
+    ),
     "two focal": (constant("object_category", 3), "agent_role: more than one focal agent"),
-    "two cities": (table(cell("city", "oslo")), "city: 2 different values in one scene: 'austin', 'oslo'"),
+    "two cities": (
+        table(cell("city", "oslo")),
+        "city: 2 different values in one scene: 'austin', 'oslo'",
+    ),
     "one row": (table(lambda t: t.slice(0, 1)), "timestep: one step only"),
-    "no history": (table(lambda t: t.filter(pc.greater_equal(t["timestep"], 50))), "timestep: no track has an observed step"),
+    "no history": (
+        table(lambda t: t.filter(pc.greater_equal(t["timestep"], 50))),
+        "timestep: no track has an observed step",
+    ),
     "each row twice": (TWICE, r"timestep: two rows for step \d+ of track '10'"),
     "many tracks": (with_row_many_times(20_000, "track_id"), r"200\d\d tracks, expected 1 to 5000"),
-    **{f"id {v[:3]!r}": (table(words("track_id", "AV", v)), NAME) for v in ("", "A\nV", "A" * 9_999)},
-    **{f"city {v[:3]!r}": (constant("city", v), "city: not usable as a name: ") for v in ("a\nb", "c" * 9_999)},
-    "another codec": (table(lambda t: t, compression="zstd"), "compressed with ZSTD, expected SNAPPY or UNCOMPRESSED"),
+    **{
+        f"id {v[:3]!r}": (table(words("track_id", "AV", v)), NAME)
+        for v in ("", "A\nV", "A" * 9_999)
+    },
+    **{
+        f"city {v[:3]!r}": (constant("city", v), "city: not usable as a name: ")
+        for v in ("a\nb", "c" * 9_999)
+    },
+    "another codec": (
+        table(lambda t: t, compression="zstd"),
+        "compressed with ZSTD, expected SNAPPY or UNCOMPRESSED",
+    ),
     "wrong number of rows": (claim_rows(100), r"100 rows, its parts have \d+"),
     "two million rows": (table(one_row_many_times), "2000000 rows, expected 1 to 200000"),
     "endless text": (
-        table(column("track_id", lambda v: pa.array(["x" * 70_000_000] + ["y"] * (len(v) - 1))), compression="zstd"),
+        table(
+            column("track_id", lambda v: pa.array(["x" * 70_000_000] + ["y"] * (len(v) - 1))),
+            compression="zstd",
+        ),
         r"7\d+ bytes uncompressed, expected 1 to",
     ),
 }
@@ -195,40 +301,80 @@ def lane(field: str, value: Any) -> Damage:
 
 
 SCENARIO_MAPS: Cases = {
-    "no lanes": (json_value("lane_segments", drop=True), "lane_segments: Expected `object`, got `null`"),
+    "no lanes": (
+        json_value("lane_segments", drop=True),
+        "lane_segments: Expected `object`, got `null`",
+    ),
     **{
         f"lane {name}": (lane(name, value), IN_LANE)
-        for name, value in {"id": 2**63, "lane_type": "TRAM", "is_intersection": 1, "successors": ["1"]}.items()
+        for name, value in {
+            "id": 2**63,
+            "lane_type": "TRAM",
+            "is_intersection": 1,
+            "successors": ["1"],
+        }.items()
     },
     "not UTF-8": (text('"VEHICLE"', '"\udcff"'), "map cannot be read"),
     "large": (prefix(" " * (17 << 20)), r"map cannot be read: \d+ bytes, expected at most"),
     "a million lanes": (
-        text('"lane_segments": {', '"lane_segments": {' + ", ".join(f'"{n}": {{}}' for n in range(10**6)) + ", "),
+        text(
+            '"lane_segments": {',
+            '"lane_segments": {' + ", ".join(f'"{n}": {{}}' for n in range(10**6)) + ", ",
+        ),
         r"lane_segments\[0\]: Object missing required field|map cannot be read: \d+ bytes",
     ),
-    "many links": (lane("successors", [1] * 1_000_000), f"{IN_LANE}Expected `array` of length <= 100"),
+    "many links": (
+        lane("successors", [1] * 1_000_000),
+        f"{IN_LANE}Expected `array` of length <= 100",
+    ),
     "point NaN": (lane("left_lane_boundary", [POINT | {"x": float("nan")}]), "map cannot be read"),
-    "point 1e300": (lane("left_lane_boundary", [POINT | {"x": 1e300}]), "a point over 1e.08 m from zero"),
-    "a far point": (lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]), "point: farther than 50 km from the origin"),
-    "long key": (text('"lane_segments": {', '"lane_segments": {"' + "k" * 9_999 + '": {}, '), r"lane_segments\[k{40}\]"),
+    "point 1e300": (
+        lane("left_lane_boundary", [POINT | {"x": 1e300}]),
+        "a point over 1e.08 m from zero",
+    ),
+    "a far point": (
+        lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]),
+        "point: farther than 50 km from the origin",
+    ),
+    "long key": (
+        text('"lane_segments": {', '"lane_segments": {"' + "k" * 9_999 + '": {}, '),
+        r"lane_segments\[k{40}\]",
+    ),
     "one id": (lane("id", 2), "lane_segments: 3 entries with 2 ids"),
-    "small area": (json_value("drivable_areas", 0, "area_boundary", value=[POINT] * 2), r"drivable_areas\[6\]: .*length >= 3"),
+    "small area": (
+        json_value("drivable_areas", 0, "area_boundary", value=[POINT] * 2),
+        r"drivable_areas\[6\]: .*length >= 3",
+    ),
 }
 
 # ---- sensor logs ---------------------------------------------------------------------------------------------------
 
 LOGS: Cases = {
-    "fractions of nanoseconds": (constant("timestamp_ns", 1.5), "timestamp_ns: type double, expected whole numbers"),
-    **{f"timestamp {v}": (table(cell("timestamp_ns", v)), "timestamp_ns: 131 sweeps spread over") for v in (40, 2**62)},
-    "two sweeps of one step": (table(cell("timestamp_ns", T0 + 1)), "falls on the same step of 0.1 s as"),
+    "fractions of nanoseconds": (
+        constant("timestamp_ns", 1.5),
+        "timestamp_ns: type double, expected whole numbers",
+    ),
+    **{
+        f"timestamp {v}": (table(cell("timestamp_ns", v)), "timestamp_ns: 131 sweeps spread over")
+        for v in (40, 2**62)
+    },
+    "two sweeps of one step": (
+        table(cell("timestamp_ns", T0 + 1)),
+        "falls on the same step of 0.1 s as",
+    ),
     "each row twice": (TWICE, "track_uuid: two rows for step 0 of track 'bus'"),
     "category": (table(words("category", "BUS", "TRAM")), "category: unknown value 'TRAM'"),
     "no rotation": (constant("qw", 9.0), "qw, qx, qy, qz: a quaternion of length"),
     "not UTF-8": (
-        then(table(lambda t: t), change_bytes(lambda data: data.replace(b"parked", b"park\xff\xff"))),
+        then(
+            table(lambda t: t), change_bytes(lambda data: data.replace(b"parked", b"park\xff\xff"))
+        ),
         "not a readable feather file: .*UTF8",
     ),
-    "three million rows": (table(rows(lambda n: np.zeros(3_000_000)), compression="zstd"), "3000000 rows, expected 1 to"),
+    "three million rows": (
+        table(rows(lambda n: np.zeros(3_000_000)), compression="zstd"),
+        "3000000 rows, expected 1 to",
+    ),
 }
 POSES: Cases = {
     "a gap": (table(lambda t: t.slice(0, len(t) // 2)), "timestamp_ns: no pose at"),
@@ -250,18 +396,39 @@ def word(index: int, value: str) -> Damage:
 
 RECORDINGS: Cases = {
     **{
-        f"{name} {value}": (word(index, value), rf"line 5, column {index} \({name}\): '{value}', expected a (whole )?number")
+        f"{name} {value}": (
+            word(index, value),
+            rf"line 5, column {index} \({name}\): '{value}', expected a (whole )?number",
+        )
         for name, index in (("frame", 0), ("x", 13))
         for value in ("nan", "-1e300")
     },
-    "half a frame": (word(0, "780.5"), r"line 5, column 0 \(frame\): '780.5', expected a whole number"),
+    "half a frame": (
+        word(0, "780.5"),
+        r"line 5, column 0 \(frame\): '780.5', expected a whole number",
+    ),
     "long": (word(13, "9" + "e" * 5000), r"line 5, column 13 \(x\): '9e{39}', expected a number"),
-    "far": (word(13, "60000"), r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000"),
-    "a lost block": (change_bytes(lambda data: data[:300] + bytes(90) + data[390:]), "it has zero bytes"),
+    "far": (
+        word(13, "60000"),
+        r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000",
+    ),
+    "a lost block": (
+        change_bytes(lambda data: data[:300] + bytes(90) + data[390:]),
+        "it has zero bytes",
+    ),
     "commas": (text(" ", ","), "line 1: 1 columns, expected 17"),
-    "each row twice": (change_bytes(lambda data: data + data), r"column 1 \(id\): .* is twice in frame"),
-    "one line": (text("(?s)\n.*", ""), "frame: no agent is present in 20 consecutive frames, of 1 in all"),
-    "19 frames": (text("970.0 [^\n]*\n", ""), "no agent is present in 20 consecutive frames, of 19 in all"),
+    "each row twice": (
+        change_bytes(lambda data: data + data),
+        r"column 1 \(id\): .* is twice in frame",
+    ),
+    "one line": (
+        text("(?s)\n.*", ""),
+        "frame: no agent is present in 20 consecutive frames, of 1 in all",
+    ),
+    "19 frames": (
+        text("970.0 [^\n]*\n", ""),
+        "no agent is present in 20 consecutive frames, of 19 in all",
+    ),
 }
 
 # ---- INTERACTION ---------------------------------------------------------------------------------------------------
@@ -280,29 +447,59 @@ def downsampled(renumber: bool) -> Damage:
 
 
 TRACKS: Cases = {
-    "a car without heading": (table(cell("psi_rad", "")), "psi_rad: nan of vehicle '1', expected a number up to 7"),
-    "degrees": (table(cell("psi_rad", "170")), "psi_rad: 170 of vehicle '1', expected a number up to 7"),
+    "a car without heading": (
+        table(cell("psi_rad", "")),
+        "psi_rad: nan of vehicle '1', expected a number up to 7",
+    ),
+    "degrees": (
+        table(cell("psi_rad", "170")),
+        "psi_rad: 170 of vehicle '1', expected a number up to 7",
+    ),
     "a car without width": (table(cell("width", "inf")), "width: inf of vehicle '1'"),
     "unknown type": (table(words("agent_type", "car", "tram")), "agent_type: unknown value 'tram'"),
     "half a frame": (table(cell("frame_id", "7.5")), "frame_id: .* expected whole numbers"),
     "each row twice": (TWICE, r"track_id: two rows for step \d+ of track"),
 }
 RATES: Cases = {
-    "5 Hz": (downsampled(renumber=True), r"timestamp_ms: \d+\.?\d* ms from frame to frame, expected 100 \(10 Hz\)"),
-    "every second frame": (downsampled(renumber=False), r"frame_id: most steps are 200 ms long, expected 100 \(10 Hz\)"),
+    "5 Hz": (
+        downsampled(renumber=True),
+        r"timestamp_ms: \d+\.?\d* ms from frame to frame, expected 100 \(10 Hz\)",
+    ),
+    "every second frame": (
+        downsampled(renumber=False),
+        r"frame_id: most steps are 200 ms long, expected 100 \(10 Hz\)",
+    ),
 }
 LANELETS: Cases = {
     "other XML": (text("(?s)^.*$", "<a/>", 1), "relation: no lanelet of subtype road, highway"),
-    "external entity": (prefix('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'), "a document type"),
+    "external entity": (
+        prefix('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'),
+        "a document type",
+    ),
     "degrees": (text(' x="', ' lon="'), "no 'x'"),
     "x NaN": (text(' x="[^"]*"', ' x="nan"', 1), r"node \d+: x, y: nan, .*, expected metres"),
-    "missing node": (text('<node id="1003"[^>]*>', ""), r"lanelet \d+: (left|right): node 1003 of way \d+ is missing"),
+    "missing node": (
+        text('<node id="1003"[^>]*>', ""),
+        r"lanelet \d+: (left|right): node 1003 of way \d+ is missing",
+    ),
     "missing way": (text('<way id="13"', '<way id="99"'), "lanelet 101: right: way 13 is missing"),
-    "one way on both sides": (text('ref="11" role="right"', 'ref="10" role="right"'), "lanelet 100: .* share one way"),
-    "two left boundaries": (text('role="right"', 'role="left"'), r"lanelet \d+: left: 2 ways, expected one"),
-    "no length": (text('<nd ref="[^"]*" />', '<nd ref="1001" />'), r"lanelet \d+: left: way \d+ has no length"),
+    "one way on both sides": (
+        text('ref="11" role="right"', 'ref="10" role="right"'),
+        "lanelet 100: .* share one way",
+    ),
+    "two left boundaries": (
+        text('role="right"', 'role="left"'),
+        r"lanelet \d+: left: 2 ways, expected one",
+    ),
+    "no length": (
+        text('<nd ref="[^"]*" />', '<nd ref="1001" />'),
+        r"lanelet \d+: left: way \d+ has no length",
+    ),
     "one id": (text('<relation id="101"', '<relation id="100"'), "lanelet 100: id: used twice"),
-    "large id": (text('<relation id="101"', f'<relation id="{"9" * 30}"'), "lanelet 9{30}: id: .* not within 64 bits"),
+    "large id": (
+        text('<relation id="101"', f'<relation id="{"9" * 30}"'),
+        "lanelet 9{30}: id: .* not within 64 bits",
+    ),
     "speed limit": (text("25mph", "fast"), "rule 500: sign_type: 'fast', expected 25mph or 50kmh"),
 }
 
@@ -311,18 +508,36 @@ LANELETS: Cases = {
 DRONES: Cases = {
     "scenes as text": (constant("scene", "one"), "scene: type string, expected a number"),
     "empty agent": (table(cell("agent", None)), "agent: empty or NaN in 1 rows"),
-    **{f"x {value}": (table(cell("x", value)), "x: ") for value in (float("nan"), float("inf"), 60_000.0)},
+    **{
+        f"x {value}": (table(cell("x", value)), "x: ")
+        for value in (float("nan"), float("inf"), 60_000.0)
+    },
     "step 20": (table(cell("step", 20)), "step: 0 to 20, expected whole numbers 0 to 19"),
     "each row twice": (TWICE, ": train-7: two rows for step 0 of track '0'"),
-    "19 steps": (table(lambda t: t.filter(pc.less(t["step"], 19))), "no agent is present in all 20 frames"),
+    "19 steps": (
+        table(lambda t: t.filter(pc.less(t["step"], 19))),
+        "no agent is present in all 20 frames",
+    ),
     "wrong number of rows": (claim_rows(60), "60 rows, its parts have 40"),
-    "another codec": (table(lambda t: t, compression="gzip"), "compressed with GZIP, expected ZSTD or SNAPPY or UNCOMPRESSED"),
+    "another codec": (
+        table(lambda t: t, compression="gzip"),
+        "compressed with GZIP, expected ZSTD or SNAPPY or UNCOMPRESSED",
+    ),
 }
 PLACES: Cases = {
     "5 columns": (text("\n", " 1\n"), "line 1: 5 columns, expected 4"),
-    "x NaN": (word(2, "nan"), r"line 5, column 2 \(x\): 'nan', expected a number of pixels up to 50000"),
-    "far": (word(3, "60000"), r"line 5, column 3 \(y\): '60000', expected a number of pixels up to 50000"),
-    "19 frames": (text("\n228 [^\n]*", ""), "no agent is present in 20 consecutive frames, of 19 in all"),
+    "x NaN": (
+        word(2, "nan"),
+        r"line 5, column 2 \(x\): 'nan', expected a number of pixels up to 50000",
+    ),
+    "far": (
+        word(3, "60000"),
+        r"line 5, column 3 \(y\): '60000', expected a number of pixels up to 50000",
+    ),
+    "19 frames": (
+        text("\n228 [^\n]*", ""),
+        "no agent is present in 20 consecutive frames, of 19 in all",
+    ),
 }
 
 # ---- nuScenes prediction -------------------------------------------------------------------------------------------
@@ -349,15 +564,30 @@ LABELS: Cases = {
     "x": (word(13, "nan"), r"line 5, column 13 \(x\): 'nan', expected a number of metres"),
     "yaw": (word(16, "inf"), r"line 5, column 16 \(yaw\): 'inf', expected a number of radians"),
     "target 2": (word(17, "2"), r"line 5, column 17 \(target\): '2', expected a whole number"),
-    "10 Hz": (text(r"(?m)^(\d+) ", r"\g<1>0 "), r"column 0 \(frame\): frames are 10 apart, expected 1, a frame every 0.5 s"),
-    "each row twice": (change_bytes(lambda data: data + data), r"#[34]: two rows for step 0 of track '1'"),
+    "10 Hz": (
+        text(r"(?m)^(\d+) ", r"\g<1>0 "),
+        r"column 0 \(frame\): frames are 10 apart, expected 1, a frame every 0.5 s",
+    ),
+    "each row twice": (
+        change_bytes(lambda data: data + data),
+        r"#[34]: two rows for step 0 of track '1'",
+    ),
     "no target": (text(r" 1\.0\n", " 0.0\n"), r"column 17 \(target\): no row is a target"),
     "incomplete future": (text(r"(?m)^12 1 .*\n", ""), "target 1 has 11 of 12 future steps"),
 }
 RASTERS: Cases = {
-    "wide": (raster(lambda image: image.resize((4_001, 8))), "4001 x 8 pixels, expected at most 4000 either way"),
-    "claimed width": (change_bytes(claim_size), "60000 x 600 pixels, expected at most 4000 either way"),
-    "other tracks": (raster(lambda image: image.crop((0, 0, 450, 30))), "target 1 is outside the raster"),
+    "wide": (
+        raster(lambda image: image.resize((4_001, 8))),
+        "4001 x 8 pixels, expected at most 4000 either way",
+    ),
+    "claimed width": (
+        change_bytes(claim_size),
+        "60000 x 600 pixels, expected at most 4000 either way",
+    ),
+    "other tracks": (
+        raster(lambda image: image.crop((0, 0, 450, 30))),
+        "target 1 is outside the raster",
+    ),
     "JPEG": (change_bytes(lambda data: b"\xff\xd8\xff" + data), "not a readable PNG image"),
 }
 METAS: Cases = {
@@ -372,7 +602,11 @@ FILES: dict[str, tuple[str, str, Cases]] = {
     "scenario-map": ("argoverse2", "*.json", SCENARIO_MAPS),
     "log": ("argoverse2_sensor", "annotations.feather", LOGS),
     "poses": ("argoverse2_sensor", "city_SE3*", POSES),
-    "log-map": ("argoverse2_sensor", "log_map*", {"truncated": (text("}$", ""), "map cannot be read")}),
+    "log-map": (
+        "argoverse2_sensor",
+        "log_map*",
+        {"truncated": (text("}$", ""), "map cannot be read")},
+    ),
     "recording": ("eth_ucy", "*.txt", RECORDINGS),
     "tracks": ("interaction", "[vD]*.csv", TRACKS),
     "frame-rates": ("interaction", "*.csv", RATES),
@@ -385,7 +619,9 @@ FILES: dict[str, tuple[str, str, Cases]] = {
 }
 
 
-@pytest.mark.parametrize(("file", "case"), [(file, case) for file, (*_, cases) in FILES.items() for case in cases])
+@pytest.mark.parametrize(
+    ("file", "case"), [(file, case) for file, (*_, cases) in FILES.items() for case in cases]
+)
 def test_a_broken_input_is_refused_with_the_reason(tmp_path: Path, file: str, case: str) -> None:
     name, pattern, cases = FILES[file]
     damage, reason = cases[case]
@@ -393,24 +629,52 @@ def test_a_broken_input_is_refused_with_the_reason(tmp_path: Path, file: str, ca
     for path in (tmp_path / "raw").rglob(pattern):
         damage(path)
     outcomes, growth_mb = read_checked(reader, tmp_path / "raw")
-    reasons = [outcome for outcome in outcomes if isinstance(outcome, str) or name != "sdd"]  # sdd reads each file on its own
-    assert reasons and all(isinstance(text, str) and re.search(reason, text) for text in reasons), reasons
+    reasons = [
+        outcome for outcome in outcomes if isinstance(outcome, str) or name != "sdd"
+    ]  # sdd reads each file on its own
+    assert reasons and all(isinstance(text, str) and re.search(reason, text) for text in reasons), (
+        reasons
+    )
     assert growth_mb < 500
 
 
 HARMLESS: dict[str, tuple[str, str, Damage]] = {
-    "shuffled rows": ("argoverse2", "*.parquet", table(rows(lambda n: np.random.default_rng(0).permutation(n)))),
+    "shuffled rows": (
+        "argoverse2",
+        "*.parquet",
+        table(rows(lambda n: np.random.default_rng(0).permutation(n))),
+    ),
     "row groups": ("argoverse2", "*.parquet", table(lambda t: t, row_group_size=100)),
-    "another column": ("argoverse2", "*.parquet", table(lambda t: t.append_column("x", pa.array([[1.0]] * len(t))))),
-    "float steps": ("argoverse2", "*.parquet", table(column("timestep", lambda v: v.cast(pa.float64())))),
-    "small integers": ("argoverse2", "*.parquet", table(column("object_category", lambda v: v.cast(pa.uint8())))),
-    "dictionaries": ("argoverse2", "*.parquet", table(column("object_type", lambda v: v.dictionary_encode()))),
+    "another column": (
+        "argoverse2",
+        "*.parquet",
+        table(lambda t: t.append_column("x", pa.array([[1.0]] * len(t)))),
+    ),
+    "float steps": (
+        "argoverse2",
+        "*.parquet",
+        table(column("timestep", lambda v: v.cast(pa.float64()))),
+    ),
+    "small integers": (
+        "argoverse2",
+        "*.parquet",
+        table(column("object_category", lambda v: v.cast(pa.uint8()))),
+    ),
+    "dictionaries": (
+        "argoverse2",
+        "*.parquet",
+        table(column("object_type", lambda v: v.dictionary_encode())),
+    ),
     "more fields": ("argoverse2", "*.json", text("^{", '{"more": [1, {"a": null}], ')),
     "Windows line ends": ("argoverse1", "*.csv", text("\n", "\r\n")),
     "byte order mark": ("argoverse1", "*.csv", prefix("\ufeff")),
     "tabs": ("eth_ucy", "*.txt", text(" ", "\t")),
     "blank lines": ("eth_ucy", "*.txt", text("\n", " \r\n \n")),
-    "reversed rows": ("eth_ucy", "*.txt", change_bytes(lambda data: b"\n".join(data.splitlines()[::-1]))),
+    "reversed rows": (
+        "eth_ucy",
+        "*.txt",
+        change_bytes(lambda data: b"\n".join(data.splitlines()[::-1])),
+    ),
 }
 
 

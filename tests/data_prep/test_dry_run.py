@@ -47,7 +47,9 @@ class Recordings(Odd):
     """Files with 20 scenes each."""
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        return [Input(item.path, str(part)) for item in super().inputs(raw, split) for part in range(20)]
+        return [
+            Input(item.path, str(part)) for item in super().inputs(raw, split) for part in range(20)
+        ]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         parse(item.path)
@@ -59,7 +61,9 @@ def files_in(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")} - {"reads"}
 
 
-def test_the_estimate_is_close_to_the_prepared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_estimate_is_close_to_the_prepared_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first of 200 inputs kills its process, one cannot be used; the estimate writes nothing."""
     words, folder = ["fine"] * 200, tmp_path
     words[0], words[100] = "kill", "value"
@@ -71,16 +75,29 @@ def test_the_estimate_is_close_to_the_prepared_store(tmp_path: Path, monkeypatch
     assert files_in(folder) == before
     assert len(set(reads(folder / "raw"))) == SAMPLE_SIZE
     [split] = estimated.splits
-    assert (split.split, split.scenes, split.shards, split.finished_shards, split.sampled) == ("s", 200, 5, 0, SAMPLE_SIZE)
+    assert (split.split, split.scenes, split.shards, split.finished_shards, split.sampled) == (
+        "s",
+        200,
+        5,
+        0,
+        SAMPLE_SIZE,
+    )
     assert split.raw_bytes == sum(path.stat().st_size for path in folder.rglob("*.txt"))
-    assert split.skipped == (("s/000.txt", f"s/000.txt: {KILLED}"), ("s/100.txt", "s/100.txt: ValueError: a number is wrong"))
+    assert split.skipped == (
+        ("s/000.txt", f"s/000.txt: {KILLED}"),
+        ("s/100.txt", "s/100.txt: ValueError: a number is wrong"),
+    )
     assert estimated.seconds > 0.0
     assert estimated.published is not None
     scenes, size, seconds = estimated.published
     assert scenes == 1500 and seconds == pytest.approx(estimated.seconds * 1500 / 200)
     assert size == pytest.approx(split.store_bytes * 1500 / 200, rel=0.01)
     summary = prepare(Growing(), folder / "raw", folder / "new" / "store", OPTIONS)
-    assert split.store_bytes == estimated.bytes_to_write == pytest.approx(summary.splits[0].bytes, rel=0.15)
+    assert (
+        split.store_bytes
+        == estimated.bytes_to_write
+        == pytest.approx(summary.splits[0].bytes, rel=0.15)
+    )
 
 
 def test_the_time_to_parse_a_file_counts_once_for_all_its_scenes(tmp_path: Path) -> None:
@@ -91,7 +108,11 @@ def test_the_time_to_parse_a_file_counts_once_for_all_its_scenes(tmp_path: Path)
 
 
 def test_finished_shards_are_not_counted(tmp_path: Path) -> None:
-    raw, store, options = odd_folder(tmp_path / "raw", "value", *["fine"] * 9), tmp_path / "store", replace(OPTIONS, shard_size=2)
+    raw, store, options = (
+        odd_folder(tmp_path / "raw", "value", *["fine"] * 9),
+        tmp_path / "store",
+        replace(OPTIONS, shard_size=2),
+    )
     prepare(Odd(), raw, store, replace(options, limit=4))
     before = files_in(tmp_path)
     result = estimate(Odd(), raw, store, options)
@@ -101,17 +122,24 @@ def test_finished_shards_are_not_counted(tmp_path: Path) -> None:
     assert (split.shards, split.finished_shards) == (5, 2)
     assert split.bytes_to_write == pytest.approx(0.6 * split.store_bytes, abs=2)
     again = estimate(Odd(), raw, store, replace(options, retry_skipped=True))
-    assert again.splits[0].finished_shards == 1, "the first shard lists an input that cannot be used"
+    assert again.splits[0].finished_shards == 1, (
+        "the first shard lists an input that cannot be used"
+    )
 
 
-def test_the_command_prints_the_estimate(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_the_estimate(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**6, 0, 1000))
     raw = odd_folder(tmp_path / "raw", "value", *["fine"] * 24)
     data.print_estimate(Growing(), raw, tmp_path / "store", PrepareOptions(shard_size=5))
     out = capsys.readouterr().out
     assert "s: 25 scenes, 101B raw; 0 of 5 shards finished\n" in out
-    assert f"1 of {SAMPLE_SIZE} sampled scenes skipped\n    would skip s/000.txt: s/000.txt: ValueError: a number is wrong" in out
+    assert (
+        f"1 of {SAMPLE_SIZE} sampled scenes skipped\n    would skip s/000.txt: s/000.txt: ValueError: a number is wrong"
+        in out
+    )
     assert "1.00kB free: WARNING: " in out
     assert " will not fit\n" in out
     assert "the complete published odd: 1,500 scenes, about " in out

@@ -26,11 +26,29 @@ def read(raw: Path, walks: list[Walk], **options: int) -> Scene:
 
 def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
     scene = read(tmp_path, crowd())
-    assert (scene.scene_id, scene.source, scene.split, scene.city) == ("biwi_eth-780", "eth_ucy", "eth_test", "biwi_eth")
-    assert (scene.num_history, scene.num_future, scene.num_steps, scene.period_s) == (H, F, T, PERIOD_S)
+    assert (scene.scene_id, scene.source, scene.split, scene.city) == (
+        "biwi_eth-780",
+        "eth_ucy",
+        "eth_test",
+        "biwi_eth",
+    )
+    assert (scene.num_history, scene.num_future, scene.num_steps, scene.period_s) == (
+        H,
+        F,
+        T,
+        PERIOD_S,
+    )
     assert (scene.agent_kind == AgentKind.PEDESTRIAN).all()
     assert scene.num_polylines == 0
-    assert scene.agent_id == ("1.0", "3.0", "4.0", "5.0", "6.0", "7.0", "20.0")  # by number; "8.0" is not observed
+    assert scene.agent_id == (
+        "1.0",
+        "3.0",
+        "4.0",
+        "5.0",
+        "6.0",
+        "7.0",
+        "20.0",
+    )  # by number; "8.0" is not observed
     scored, context = AgentRole.SCORED, AgentRole.CONTEXT  # complete tracks are scored
     assert scene.agent_role.tolist() == [scored, scored, scored, context, context, context, scored]
     for walk in crowd()[:-1]:
@@ -38,14 +56,19 @@ def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
         assert scene.valid[index].sum() == len(walk.positions)
         assert scene.valid[index, span].all()
         assert np.abs(scene.position[index, span] + scene.origin - walk.positions).max() < 1e-5
-    now = [w.positions[H - 1 - w.start] for w in crowd() if w.start < H <= w.start + len(w.positions)]
+    now = [
+        w.positions[H - 1 - w.start] for w in crowd() if w.start < H <= w.start + len(w.positions)
+    ]
     assert len(now) == 6
     assert np.abs(scene.origin - np.mean(now, 0)).max() < 1e-9
 
 
 @pytest.mark.parametrize(("interval", "first"), [(1, 78), (6, 0), (10, -30)])
 def test_the_interval_is_estimated_per_file(tmp_path: Path, interval: int, first: int) -> None:
-    walks = [Walk("1.0", straight(22, (0, 0), (1.0, 0))), Walk("2.0", straight(5, (3, 0), (1.0, 0)), start=1)]
+    walks = [
+        Walk("1.0", straight(22, (0, 0), (1.0, 0))),
+        Walk("2.0", straight(5, (3, 0), (1.0, 0)), start=1),
+    ]
     write(tmp_path / "eth" / "a.txt", walks, interval=interval, first=first)
     assert listed(tmp_path) == [str(first + step * interval) for step in range(3)]
     scene = EthUcy().read(EthUcy().inputs(tmp_path, "eth_test")[2], "eth_test", tmp_path)
@@ -57,34 +80,67 @@ def test_the_interval_is_estimated_per_file(tmp_path: Path, interval: int, first
 def test_windows_do_not_span_gaps(tmp_path: Path) -> None:
     before, after = straight(24, (0, 0), (1.0, 0)), straight(21, (30, 0), (1.0, 0))
     path = tmp_path / "eth" / "a.txt"
-    write(path, [*lines([Walk("1.0", before)]), *lines([Walk("1.0", after, start=26)], first=783)])  # the grid moves, too
+    write(
+        path, [*lines([Walk("1.0", before)]), *lines([Walk("1.0", after, start=26)], first=783)]
+    )  # the grid moves, too
     assert listed(tmp_path) == ["780", "790", "800", "810", "820", "1043", "1053"]
-    write(path, [row for row in lines([Walk("1.0", straight(30, (0, 0), (1.0, 0)))]) if not row.startswith("880.0 ")])
+    write(
+        path,
+        [
+            row
+            for row in lines([Walk("1.0", straight(30, (0, 0), (1.0, 0)))])
+            if not row.startswith("880.0 ")
+        ],
+    )
     assert EthUcy().inputs(tmp_path, "eth_test") == [Input(path)]  # 10 and 19 frames
     rows = lines([Walk("1.0", straight(22, (0, 0), (1.0, 0)))])
     write(path, [*rows, rows[9].replace("870.0", "853.0")])  # a row off the grid removes no window
     assert listed(tmp_path) == ["780", "790", "800"]
-    assert np.allclose(EthUcy().read(Input(path, "780"), "eth_test", tmp_path).validate().velocity, (1.0, 0.0), atol=1e-5)
+    assert np.allclose(
+        EthUcy().read(Input(path, "780"), "eth_test", tmp_path).validate().velocity,
+        (1.0, 0.0),
+        atol=1e-5,
+    )
 
 
 def test_windows_do_not_cross_files(tmp_path: Path) -> None:
-    for name, steps, start in (("students001", 19, 2), ("students003", 21, 21), ("students004", 20, 21)):
-        write(tmp_path / "univ" / f"{name}.txt", [Walk("1.0", straight(steps, (0, 0), (1.0, 0)), start=start)])
+    for name, steps, start in (
+        ("students001", 19, 2),
+        ("students003", 21, 21),
+        ("students004", 20, 21),
+    ):
+        write(
+            tmp_path / "univ" / f"{name}.txt",
+            [Walk("1.0", straight(steps, (0, 0), (1.0, 0)), start=start)],
+        )
     short, *items = EthUcy().inputs(tmp_path, "univ_test")
     assert (short.path.stem, short.part) == ("students001", "")
     scenes = [EthUcy().read(item, "univ_test", tmp_path) for item in items]
-    assert [scene.scene_id for scene in scenes] == ["students003-990", "students003-1000", "students004-990"]
+    assert [scene.scene_id for scene in scenes] == [
+        "students003-990",
+        "students003-1000",
+        "students004-990",
+    ]
     assert [scene.city for scene in scenes] == ["students003", "students003", "students004"]
 
 
 def test_splits_are_sets_and_parts(tmp_path: Path) -> None:
-    for name in ("eth/biwi_eth", "eth/biwi_hotel_train", "eth/biwi_hotel_val", "my_set/a_train", "my_set/b_train"):
+    for name in (
+        "eth/biwi_eth",
+        "eth/biwi_hotel_train",
+        "eth/biwi_hotel_val",
+        "my_set/a_train",
+        "my_set/b_train",
+    ):
         write(tmp_path / f"{name}.txt", crowd())
     (tmp_path / "empty").mkdir()
     for name in ("readme.txt", "eth/._biwi_eth.txt", "eth/notes.md"):
         (tmp_path / name).touch()
     assert EthUcy().splits(tmp_path) == ["eth_test", "eth_train", "eth_val", "my_set_train"]
-    assert [item.path.name for item in EthUcy().inputs(tmp_path, "my_set_train")] == ["a_train.txt", "b_train.txt"]
+    assert [item.path.name for item in EthUcy().inputs(tmp_path, "my_set_train")] == [
+        "a_train.txt",
+        "b_train.txt",
+    ]
     assert [item.path.name for item in EthUcy().inputs(tmp_path, "eth_test")] == ["biwi_eth.txt"]
     [item] = EthUcy().inputs(tmp_path, "eth_val")
     assert EthUcy().read(item, "eth_val", tmp_path).scene_id == "biwi_hotel-780"
@@ -96,7 +152,12 @@ def test_stride_and_lengths_are_options(tmp_path: Path) -> None:
     short = EthUcy(num_history=4, num_future=3)
     assert len(listed(tmp_path, reader=short)) == 20
     scene = short.read(short.inputs(tmp_path, "eth_test")[19], "eth_test", tmp_path).validate()
-    assert (scene.scene_id, scene.num_history, scene.num_future, scene.num_steps) == ("a-970", 4, 3, 7)
+    assert (scene.scene_id, scene.num_history, scene.num_future, scene.num_steps) == (
+        "a-970",
+        4,
+        3,
+        7,
+    )
 
 
 def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path: Path) -> None:
@@ -111,14 +172,21 @@ def test_velocity_is_the_last_displacement_and_the_first_step_shares_it(tmp_path
             heading = np.arctan2(expected[:, 1], expected[:, 0])
             assert np.abs(np.sin(scene.heading[index, span] - heading)).max() < 1e-5, walk.name
     index = agent(scene, "7.0")  # one observed frame: the second one is in the future
-    assert scene.valid[index, H - 1] and not scene.velocity[index, H - 1].any() and scene.heading[index, H - 1] == 0.0
+    assert (
+        scene.valid[index, H - 1]
+        and not scene.velocity[index, H - 1].any()
+        and scene.heading[index, H - 1] == 0.0
+    )
     assert np.allclose(scene.velocity[index, H:], -1.0, atol=1e-5)
 
 
 def test_velocity_accounts_for_missing_frames(tmp_path: Path) -> None:
     rows = lines([*crowd(), Walk("9.0", straight(T, (3.0, 3.0), (0.0, -1.5)))])
     gone = {f"{780.0 + 10 * step} 9.0 " for step in (3, 4, 5)}
-    write(tmp_path / "eth" / "a.txt", [row for row in rows if not any(row.startswith(start) for start in gone)])
+    write(
+        tmp_path / "eth" / "a.txt",
+        [row for row in rows if not any(row.startswith(start) for start in gone)],
+    )
     scene = EthUcy().read(Input(tmp_path / "eth" / "a.txt", "780"), "eth_test", tmp_path).validate()
     index = agent(scene, "9.0")
     assert scene.agent_role[index] == AgentRole.CONTEXT
@@ -128,10 +196,18 @@ def test_velocity_accounts_for_missing_frames(tmp_path: Path) -> None:
 
 def test_standing_agents_have_no_heading_and_stopping_ones_keep_theirs(tmp_path: Path) -> None:
     jitter = 0.05 * np.random.default_rng(0).uniform(-1, 1, (T, 2))
-    stops = straight(T, (0.0, 0.0), (0.0, 0.0)) + np.minimum(np.arange(T), 4)[:, None] * (-0.3, 0.3) + jitter
+    stops = (
+        straight(T, (0.0, 0.0), (0.0, 0.0))
+        + np.minimum(np.arange(T), 4)[:, None] * (-0.3, 0.3)
+        + jitter
+    )
     turns = straight(T, (5.0, 5.0), (1.0, 0.0))
     turns[4:] = turns[3] + np.arange(1, T - 3)[:, None] * (0.0, 0.4)
-    walks = [Walk("1.0", straight(T, (3, 3), (0, 0)) + jitter), Walk("2.0", stops), Walk("3.0", turns)]
+    walks = [
+        Walk("1.0", straight(T, (3, 3), (0, 0)) + jitter),
+        Walk("2.0", stops),
+        Walk("3.0", turns),
+    ]
     scene = read(tmp_path, walks)
     assert not scene.heading[0].any()
     assert np.abs(scene.heading[1] - 0.75 * np.pi).max() < 0.35
@@ -143,16 +219,30 @@ def test_training_windows_at_a_higher_tempo(tmp_path: Path) -> None:
     angle = 0.1 * np.arange(42)
     bend = CORNER + 5 * np.stack([np.cos(angle), np.sin(angle)], -1)
     other = straight(30, (0, 0), (1.0, 0.5))
-    rows = [row for row in lines([Walk("1.0", bend), Walk("2.0", other)]) if not row.startswith("830.0 2.0 ")]  # frame 5
+    rows = [
+        row
+        for row in lines([Walk("1.0", bend), Walk("2.0", other)])
+        if not row.startswith("830.0 2.0 ")
+    ]  # frame 5
     for part in ("train", "val"):
         write(tmp_path / "eth" / f"a_{part}.txt", rows)
-    write(tmp_path / "eth" / "b_train.txt", [Walk("1.0", straight(20, (0, 0), (1.0, 0)))])  # too short for other tempos
+    write(
+        tmp_path / "eth" / "b_train.txt", [Walk("1.0", straight(20, (0, 0), (1.0, 0)))]
+    )  # too short for other tempos
     reader, plain = EthUcy(tempo=2), [str(780 + 10 * start) for start in range(23)]
     assert listed(tmp_path, "eth_val", reader) == plain
     assert listed(tmp_path, "eth_train") == [*plain, "780"]
     assert listed(tmp_path, "eth_train", reader) == [*plain, "780x2.0", "800x2.0", "780"]
-    assert listed(tmp_path, "eth_train", EthUcy(tempo=1.5)) == [*plain, *(f"{first}x1.5" for first in plain[:13:2]), "780"]
-    assert listed(tmp_path, "eth_train", EthUcy(tempo=2, stride=2)) == [*plain[::2], "780x2.0", "780"]
+    assert listed(tmp_path, "eth_train", EthUcy(tempo=1.5)) == [
+        *plain,
+        *(f"{first}x1.5" for first in plain[:13:2]),
+        "780",
+    ]
+    assert listed(tmp_path, "eth_train", EthUcy(tempo=2, stride=2)) == [
+        *plain[::2],
+        "780x2.0",
+        "780",
+    ]
     for start, tempo in [(0, 2.0), (3, 2.0), (0, 1.5), (12, 1.5)]:
         item = Input(tmp_path / "eth" / "a_train.txt", f"{780 + 10 * start}x{tempo}")
         scene = reader.read(item, "eth_train", tmp_path).validate()
@@ -162,7 +252,9 @@ def test_training_windows_at_a_higher_tempo(tmp_path: Path) -> None:
         assert scene.valid[index].all() and scene.agent_role[index] == AgentRole.SCORED
         assert np.abs(scene.position[index] + scene.origin - expected).max() < 1e-5
         assert np.abs(scene.velocity[index, 1:] - np.diff(expected, axis=0) / PERIOD_S).max() < 1e-4
-        seen = np.isin(np.floor(time), [*range(5), *range(6, 30)]) & np.isin(np.ceil(time), [*range(5), *range(6, 30)])
+        seen = np.isin(np.floor(time), [*range(5), *range(6, 30)]) & np.isin(
+            np.ceil(time), [*range(5), *range(6, 30)]
+        )
         assert np.array_equal(scene.valid[agent(scene, "2.0")], seen)
         assert scene.agent_role[agent(scene, "2.0")] == AgentRole.CONTEXT
 
@@ -185,7 +277,9 @@ def test_the_future_changes_roles_only(tmp_path: Path, ends: bool) -> None:
 @pytest.mark.parametrize("last", [1, 6, 12])
 def test_every_step_depends_on_earlier_steps_only(tmp_path: Path, last: int) -> None:
     scene, walks, generator = read(tmp_path, crowd()), crowd(), np.random.default_rng(3)
-    walks = [walk for walk in walks if walk.start <= last - 1 or walk.start >= H - 1]  # a first step uses the second one
+    walks = [
+        walk for walk in walks if walk.start <= last - 1 or walk.start >= H - 1
+    ]  # a first step uses the second one
     for walk in walks:
         later = walk.positions[max(0, last + 1 - walk.start) :]
         later += generator.normal(0, 5, later.shape)
@@ -223,4 +317,6 @@ def test_real_rows_are_kept(real_data: Path, split: str) -> None:
                 assert scene.valid[index, step]
                 assert np.abs(scene.position[index, step] + scene.origin - frame[name]).max() < 1e-5
         scored = {name for name in seen if all(name in frame for frame in frames)}
-        assert {scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.SCORED)} == scored
+        assert {
+            scene.agent_id[i] for i in np.flatnonzero(scene.agent_role == AgentRole.SCORED)
+        } == scored

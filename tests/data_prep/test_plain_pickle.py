@@ -21,7 +21,18 @@ from trajformer.errors import SceneError
 from trajformer.testing.readers import MAX_REASON, random_edit
 
 MAX_BYTES, MAX_UNPACKED = 8 << 20, 4 << 20
-FORBIDDEN = ("os.", "exec", "compile", "import", "subprocess", "pickle.find_class", "marshal", "socket", "ctypes", "object.__")
+FORBIDDEN = (
+    "os.",
+    "exec",
+    "compile",
+    "import",
+    "subprocess",
+    "pickle.find_class",
+    "marshal",
+    "socket",
+    "ctypes",
+    "object.__",
+)
 _events: list[str] | None = None
 
 
@@ -56,21 +67,54 @@ def refuse(path: Path, content: bytes) -> str:
 def same(left: Any, right: Any) -> bool:
     """Equal values and types; a subclass of dict or set counts as its base."""
     if isinstance(right, np.ndarray):
-        return left.dtype == right.dtype and left.shape == right.shape and np.array_equal(left, right)
+        return (
+            left.dtype == right.dtype and left.shape == right.shape and np.array_equal(left, right)
+        )
     if isinstance(right, dict):
-        return type(left) is dict and list(left) == list(right) and all(same(left[key], right[key]) for key in right)
+        return (
+            type(left) is dict
+            and list(left) == list(right)
+            and all(same(left[key], right[key]) for key in right)
+        )
     if isinstance(right, list | tuple):
         return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
     return left == right
 
 
 PLAIN: dict[str, Any] = {
-    "containers": {"a": [1, -(2**40), 2.5, True, None, "é", b"x"], "b": (1, (2, 3), (), (4, 5, 6, 7)), "c": {"s", "t"}, 7: {}},
-    "batches": {"list": list(range(3000)), "dict": {str(key): key for key in range(3000)}, "frozen": frozenset("ab")},
+    "containers": {
+        "a": [1, -(2**40), 2.5, True, None, "é", b"x"],
+        "b": (1, (2, 3), (), (4, 5, 6, 7)),
+        "c": {"s", "t"},
+        7: {},
+    },
+    "batches": {
+        "list": list(range(3000)),
+        "dict": {str(key): key for key in range(3000)},
+        "frozen": frozenset("ab"),
+    },
     "subclasses": [collections.defaultdict(int, a=1), collections.OrderedDict(b=2)],
-    "scalars": [np.float64(1.5), np.float32(0.5), np.int64(-3), np.uint8(7), np.True_, np.str_("né")],
-    "arrays": [np.arange(6.0).reshape(2, 3), np.arange(6, dtype=np.int32).reshape(2, 3).T, np.zeros((0, 3)), np.float32(2.5)],
-    "other arrays": [np.array([True, False]), np.array(["ab", "é"]), np.array([], "U3"), np.array(3.5), np.arange(9, dtype="f2")],
+    "scalars": [
+        np.float64(1.5),
+        np.float32(0.5),
+        np.int64(-3),
+        np.uint8(7),
+        np.True_,
+        np.str_("né"),
+    ],
+    "arrays": [
+        np.arange(6.0).reshape(2, 3),
+        np.arange(6, dtype=np.int32).reshape(2, 3).T,
+        np.zeros((0, 3)),
+        np.float32(2.5),
+    ],
+    "other arrays": [
+        np.array([True, False]),
+        np.array(["ab", "é"]),
+        np.array([], "U3"),
+        np.array(3.5),
+        np.arange(9, dtype="f2"),
+    ],
     "shared": [[shared := [1, 2], shared], (array := np.arange(4.0)), array],
 }
 
@@ -125,19 +169,28 @@ def test_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case
     assert [path.name for path in tmp_path.iterdir()] == ["a.pkl"]
 
 
-def dtype(code: str = "f8", state: bytes = b"(K\x03" + text("<") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb") -> bytes:
+def dtype(
+    code: str = "f8",
+    state: bytes = b"(K\x03" + text("<") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+) -> bytes:
     return name("numpy", "dtype") + text(code) + b"\x89\x88\x87R" + state
 
 
 def array(shape: bytes, data: bytes, kind: bytes | None = None, core: str = "numpy._core") -> bytes:
-    head = name(f"{core}.multiarray", "_reconstruct") + name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87R"
+    head = (
+        name(f"{core}.multiarray", "_reconstruct")
+        + name("numpy", "ndarray")
+        + b"K\x00\x85C\x01b\x87R"
+    )
     return head + b"(K\x01" + shape + (kind or dtype()) + b"\x89" + data + b"tb"
 
 
 SHAPE, DATA = b"K\x01\x85", b"C\x08" + bytes(8)
 HUGE = b"\x8a\x06" + (1 << 40).to_bytes(6, "little")
 STATE = b"(K\x03" + text("|")
-VIEW = name("numpy._core.numeric", "_frombuffer") + b"(" + DATA + dtype() + SHAPE + text("C") + b"tR"
+VIEW = (
+    name("numpy._core.numeric", "_frombuffer") + b"(" + DATA + dtype() + SHAPE + text("C") + b"tR"
+)
 HOSTILE: dict[str, bytes] = {
     "dotted name": name("numpy", "dtype.__class__") + b").",
     "name of a module": name("collections.defaultdict", "__init__") + b").",
@@ -151,19 +204,37 @@ HOSTILE: dict[str, bytes] = {
     "call with a list": name("numpy", "dtype") + b"]R",
     "call without arguments": name("numpy", "dtype") + b")R",
     "dtype of a name": name("numpy", "dtype") + name("builtins", "dict") + b"\x85R",
-    **{f"dtype {code}": dtype(code) for code in ("O", "V8", "c16", "S4", "i8,O", "U0", "U99999", ">f8", "i3", "")},
-    "dtype of objects": array(SHAPE, DATA, dtype("f8", STATE + b"NNNK\x08K\x08K?tb") + name("builtins", "dict") + b"\x93"),
-    "big-endian": array(SHAPE, DATA, dtype("f8", b"(K\x03" + text(">") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")),
+    **{
+        f"dtype {code}": dtype(code)
+        for code in ("O", "V8", "c16", "S4", "i8,O", "U0", "U99999", ">f8", "i3", "")
+    },
+    "dtype of objects": array(
+        SHAPE, DATA, dtype("f8", STATE + b"NNNK\x08K\x08K?tb") + name("builtins", "dict") + b"\x93"
+    ),
+    "big-endian": array(
+        SHAPE,
+        DATA,
+        dtype("f8", b"(K\x03" + text(">") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"),
+    ),
     "dtype state": array(SHAPE, DATA, dtype("f8", b"Nb")),
     "state of a dict": b"}}b",
     "state of a name": name("numpy", "dtype") + b"}b",
     "state of a text": text("a") + b"}b",
-    "second state": array(SHAPE, DATA) + b"(K\x01" + HUGE + b"\x85" + dtype() + b"\x89" + DATA + b"tb",
+    "second state": array(SHAPE, DATA)
+    + b"(K\x01"
+    + HUGE
+    + b"\x85"
+    + dtype()
+    + b"\x89"
+    + DATA
+    + b"tb",
     "array of a list": array(SHAPE, b"]"),
     "array of a name": array(SHAPE, name("builtins", "dict")),
     "array without dtype": array(SHAPE, DATA, text("f8")),
     "huge array": array(HUGE + b"\x85", DATA),
-    "huge empty array": array(b"K\x00" + HUGE * 4 + b"t", b"C\x00").replace(b"(K\x01K\x00", b"(K\x01(K\x00", 1),
+    "huge empty array": array(b"K\x00" + HUGE * 4 + b"t", b"C\x00").replace(
+        b"(K\x01K\x00", b"(K\x01(K\x00", 1
+    ),
     "many dimensions": array(b"(" + b"K\x01" * 5 + b"t", DATA),
     "negative length": array(b"J\xff\xff\xff\xffJ\xf8\xff\xff\xff\x86", DATA),
     "overflow": array(b"\x8a\x09" + (1 << 64).to_bytes(9, "little") + b"K\x00\x86", DATA),
@@ -172,12 +243,26 @@ HOSTILE: dict[str, bytes] = {
     "more numbers": VIEW.replace(DATA, b"C\x10" + bytes(16)),
     "state of a view": VIEW + b"(K\x01" + SHAPE + dtype() + b"\x89" + DATA + b"tb",
     "half a number": array(SHAPE, b"C\x07" + bytes(7)),
-    "odd bool": array(SHAPE, b"C\x01\x07", dtype("b1", STATE + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")),
+    "odd bool": array(
+        SHAPE, b"C\x01\x07", dtype("b1", STATE + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")
+    ),
     "odd character": array(SHAPE, b"C\x04\xff\xff\xff\xff", dtype("U1")),
-    "odd scalar": name("numpy._core.multiarray", "scalar") + dtype("U1") + b"C\x04\xff\xff\xff\xff\x86R",
+    "odd scalar": name("numpy._core.multiarray", "scalar")
+    + dtype("U1")
+    + b"C\x04\xff\xff\xff\xff\x86R",
     "scalar of objects": name("numpy._core.multiarray", "scalar") + dtype("O") + b"}\x86R",
-    "array of itself": name("numpy._core.numeric", "_frombuffer") + b"]\x94" + dtype() + b")" + text("C") + b"tR",
-    "odd order": name("numpy._core.numeric", "_frombuffer") + b"(" + DATA + dtype() + SHAPE + b"}tR",
+    "array of itself": name("numpy._core.numeric", "_frombuffer")
+    + b"]\x94"
+    + dtype()
+    + b")"
+    + text("C")
+    + b"tR",
+    "odd order": name("numpy._core.numeric", "_frombuffer")
+    + b"("
+    + DATA
+    + dtype()
+    + SHAPE
+    + b"}tR",
     "tuple as key": b"}(K\x01\x85K\x01u",
     "array as key": b"}" + array(SHAPE, DATA) + b"K\x01s",
     "float in a set": b"\x8f(G" + bytes(8) + b"\x90",
@@ -194,14 +279,18 @@ HOSTILE: dict[str, bytes] = {
 @pytest.mark.parametrize("core", ["numpy.core", "numpy._core"])
 def test_arrays_of_numpy_1_and_2(tmp_path: Path, core: str) -> None:
     number = b"C\x08" + np.float64(1.5).tobytes()
-    assert same(load(tmp_path / "a.pkl", START + array(SHAPE, number, core=core) + STOP), np.array([1.5]))
+    assert same(
+        load(tmp_path / "a.pkl", START + array(SHAPE, number, core=core) + STOP), np.array([1.5])
+    )
     scalar = name(f"{core}.multiarray", "scalar") + dtype() + number + b"\x86R"
     assert load(tmp_path / "a.pkl", START + scalar + STOP) == 1.5
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_impossible_values_are_refused(tmp_path: Path, case: str) -> None:
-    assert "not a pickle of plain values" in refuse(tmp_path / "a.pkl", START + HOSTILE[case] + STOP)
+    assert "not a pickle of plain values" in refuse(
+        tmp_path / "a.pkl", START + HOSTILE[case] + STOP
+    )
 
 
 def test_every_opcode_without_values_is_refused_or_plain(tmp_path: Path) -> None:
@@ -212,17 +301,54 @@ def test_every_opcode_without_values_is_refused_or_plain(tmp_path: Path) -> None
             for before in (b"", b"((", b"K\x01" * 3, name("numpy", "dtype") + b")"):
                 try:
                     value = load(tmp_path / "a.pkl", START + before + content + STOP)
-                    assert type(value) in (dict, list, set, tuple, str, bytes, bytearray, int, float, bool, type(None))
+                    assert type(value) in (
+                        dict,
+                        list,
+                        set,
+                        tuple,
+                        str,
+                        bytes,
+                        bytearray,
+                        int,
+                        float,
+                        bool,
+                        type(None),
+                    )
                     allowed.add(opcode.name)
                 except SceneError as error:
                     assert str(error).isprintable()
-    assert not allowed & {"GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID"}
-    assert not allowed & {"BINPERSID", "BINPUT", "LONG_BINPUT", "INT", "LONG", "LONG4", "STRING", "NEXT_BUFFER", "POP", "DUP"}
+    assert not allowed & {
+        "GLOBAL",
+        "INST",
+        "OBJ",
+        "NEWOBJ",
+        "NEWOBJ_EX",
+        "REDUCE",
+        "BUILD",
+        "EXT1",
+        "EXT2",
+        "EXT4",
+        "PERSID",
+    }
+    assert not allowed & {
+        "BINPERSID",
+        "BINPUT",
+        "LONG_BINPUT",
+        "INT",
+        "LONG",
+        "LONG4",
+        "STRING",
+        "NEXT_BUFFER",
+        "POP",
+        "DUP",
+    }
 
 
 MEGABYTE = b"B" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20) + b"\x94"
 COPY = array(b"J\x00\x00\x02\x00\x85", b"h\x00")  # of this megabyte
-LARGE_KEYS = [((2**61 - 1) << 9 * power).to_bytes(32, "little") for power in range(21)]  # with equal hashes
+LARGE_KEYS = [
+    ((2**61 - 1) << 9 * power).to_bytes(32, "little") for power in range(21)
+]  # with equal hashes
 BOMBS: dict[str, bytes] = {
     "bytes": b"\x8e" + (1 << 60).to_bytes(8, "little"),
     "bytearray": b"\x96" + (1 << 40).to_bytes(8, "little"),
@@ -236,7 +362,9 @@ BOMBS: dict[str, bytes] = {
     "dicts": b"}" * (1 << 20),
     "memos": b"K\x01" + b"\x94" * (1 << 20),
     "deep lists": b"]" * (1 << 20) + b"a" * (1 << 20),
-    "keys with equal hashes": b"}(" + b"".join(b"\x8a\x20" + key + b"N" for key in LARGE_KEYS) + b"u",
+    "keys with equal hashes": b"}("
+    + b"".join(b"\x8a\x20" + key + b"N" for key in LARGE_KEYS)
+    + b"u",
     "copied arrays": MEGABYTE + COPY * 300,
     "too large": bytes(MAX_BYTES),
 }

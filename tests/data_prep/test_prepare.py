@@ -33,7 +33,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary = prepare(Argoverse1(), raw, folder / "store", SMALL)
     assert (summary.scenes, [name for name, _ in summary.skipped]) == (9, ["test_obs/data/3.csv"])
     assert shards_of(summary) == {"train": (5, 3, 0), "test_obs": (4, 3, 0)}
-    sizes = {name: split["bytes"] for name, split in read_manifest(folder / "store")["splits"].items()}
+    sizes = {
+        name: split["bytes"] for name, split in read_manifest(folder / "store")["splits"].items()
+    }
     assert {split.split: split.bytes for split in summary.splits} == sizes
     return folder
 
@@ -50,27 +52,42 @@ def store(prepared: Path, tmp_path: Path) -> Path:
 
 def shards_of(summary: PrepareSummary) -> dict[str, tuple[int, int, int]]:
     """Scenes, shards and kept shards of each split."""
-    return {split.split: (split.scenes, split.shards, split.kept_shards) for split in summary.splits}
+    return {
+        split.split: (split.scenes, split.shards, split.kept_shards) for split in summary.splits
+    }
 
 
 def test_a_store_holds_the_scenes_of_the_reader(prepared: Path) -> None:
     reader, raw = Argoverse1(), prepared / "raw"
     for split in ("train", "test_obs"):
-        usable = [item for item in reader.inputs(raw, split) if (split, item.path.name) != ("test_obs", "3.csv")]
+        usable = [
+            item
+            for item in reader.inputs(raw, split)
+            if (split, item.path.name) != ("test_obs", "3.csv")
+        ]
         scenes = SceneStore(prepared / "store", split)
-        assert all(scenes_equal(a, reader.read(item, split, raw)) for a, item in zip(scenes, usable, strict=True))
+        assert all(
+            scenes_equal(a, reader.read(item, split, raw))
+            for a, item in zip(scenes, usable, strict=True)
+        )
     assert verify_store(prepared / "store", lambda paths, total: paths) == []
 
 
-def test_bytes_do_not_depend_on_workers_order_of_splits_or_location(prepared: Path, raw: Path, tmp_path: Path) -> None:
+def test_bytes_do_not_depend_on_workers_order_of_splits_or_location(
+    prepared: Path, raw: Path, tmp_path: Path
+) -> None:
     elsewhere = raw.rename(tmp_path / "elsewhere")
     for split in ("train", "test_obs"):
-        summary = prepare(Argoverse1(), elsewhere, tmp_path / "store", replace(SMALL, workers=2, splits=(split,)))
+        summary = prepare(
+            Argoverse1(), elsewhere, tmp_path / "store", replace(SMALL, workers=2, splits=(split,))
+        )
         assert shards_of(summary).keys() == {split}
     assert content(tmp_path / "store") == content(prepared / "store")
 
 
-def test_only_missing_and_damaged_shards_are_made_again(prepared: Path, raw: Path, store: Path) -> None:
+def test_only_missing_and_damaged_shards_are_made_again(
+    prepared: Path, raw: Path, store: Path
+) -> None:
     for path in store.glob("*/*.arrow"):
         os.utime(path, (1, 1))
     shard_path(store, "train", 0).unlink()
@@ -79,32 +96,50 @@ def test_only_missing_and_damaged_shards_are_made_again(prepared: Path, raw: Pat
     shutil.copy(shard_path(store, "train", 2), shard_path(store, "train", 9))
     damaged.with_name(".00001.arrow.123.tmp").write_text("half a shard")
     (store / ".manifest.json.123.tmp").write_text("half a manifest")
-    assert shards_of(prepare(Argoverse1(), raw, store, SMALL)) == {"train": (5, 3, 1), "test_obs": (4, 3, 3)}
+    assert shards_of(prepare(Argoverse1(), raw, store, SMALL)) == {
+        "train": (5, 3, 1),
+        "test_obs": (4, 3, 3),
+    }
     assert content(store) == content(prepared / "store")
-    assert [path.stat().st_mtime == 1 for path in sorted(store.glob("*/*.arrow"))] == [True] * 3 + [False, False, True]
+    assert [path.stat().st_mtime == 1 for path in sorted(store.glob("*/*.arrow"))] == [True] * 3 + [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_other_reader_options_make_all_shards_again(raw: Path, store: Path) -> None:
-    reader, options = Argoverse1(map_radius_m=15.0), replace(SMALL, splits=("train",), overwrite=True)
+    reader, options = (
+        Argoverse1(map_radius_m=15.0),
+        replace(SMALL, splits=("train",), overwrite=True),
+    )
     assert shards_of(prepare(reader, raw, store, options)) == {"train": (5, 3, 0)}
     assert SceneStore(store, "train")[0].num_polylines == 2
     assert shards_of(prepare(reader, raw, store, options)) == {"train": (5, 3, 3)}
 
 
 def test_more_fewer_and_repaired_inputs(tmp_path: Path) -> None:
-    raw, store = odd_folder(tmp_path / "raw", "fine", "fine", "value", "fine", "fine"), tmp_path / "store"
+    raw, store = (
+        odd_folder(tmp_path / "raw", "fine", "fine", "value", "fine", "fine"),
+        tmp_path / "store",
+    )
     assert shards_of(prepare(Odd(), raw, store, replace(SMALL, limit=4))) == {"s": (3, 2, 0)}
     assert shards_of(prepare(Odd(), raw, store, SMALL)) == {"s": (4, 3, 2)}
     (raw / "s" / "002.txt").write_text("fine")
     assert len(prepare(Odd(), raw, store, SMALL).skipped) == 1
     summary = prepare(Odd(), raw, store, replace(SMALL, retry_skipped=True))
     assert (summary.skipped, shards_of(summary)) == ([], {"s": (5, 3, 2)})
-    assert shards_of(prepare(Odd(), raw, store, replace(SMALL, limit=1, overwrite=True))) == {"s": (1, 1, 0)}
+    assert shards_of(prepare(Odd(), raw, store, replace(SMALL, limit=1, overwrite=True))) == {
+        "s": (1, 1, 0)
+    }
     assert [path.name for path in (store / "s").glob("*.arrow")] == ["00000.arrow"]
 
 
 def test_a_store_has_a_manifest_if_it_is_finished(tmp_path: Path) -> None:
-    raw, store = odd_folder(tmp_path / "raw", "fine", "fine", "fine", "fine", "value"), tmp_path / "store"
+    raw, store = (
+        odd_folder(tmp_path / "raw", "fine", "fine", "fine", "fine", "value"),
+        tmp_path / "store",
+    )
     prepare(Odd(), raw, store, replace(SMALL, limit=2))
     with pytest.raises(SceneError):
         prepare(Odd(), raw, store, replace(SMALL, strict=True))
@@ -130,7 +165,9 @@ def test_a_run_of_one_split_does_not_finish_another_one(raw: Path, tmp_path: Pat
     with pytest.raises(SceneError):
         prepare(Argoverse1(), raw, store, replace(SMALL, splits=("train",), strict=True))
     assert [*store.glob("train/*.arrow")]
-    with pytest.warns(TrajformerWarning, match=r"no manifest.json, because split train is not finished"):
+    with pytest.warns(
+        TrajformerWarning, match=r"no manifest.json, because split train is not finished"
+    ):
         summary = prepare(Argoverse1(), raw, store, replace(SMALL, splits=("test_obs",)))
     assert shards_of(summary) == {"test_obs": (4, 3, 0)} and not (store / "manifest.json").exists()
     with pytest.raises(StoreError, match="no readable manifest"):
@@ -138,7 +175,8 @@ def test_a_run_of_one_split_does_not_finish_another_one(raw: Path, tmp_path: Pat
     path.write_text(rows)
     prepare(Argoverse1(), raw, store, replace(SMALL, splits=("train",)))
     assert (
-        read_manifest(store)["splits"].keys() == {"train", "test_obs"} and verify_store(store, lambda paths, total: paths) == []
+        read_manifest(store)["splits"].keys() == {"train", "test_obs"}
+        and verify_store(store, lambda paths, total: paths) == []
     )
 
 
@@ -147,7 +185,10 @@ def test_two_inputs_with_one_scene_id_are_an_error(tmp_path: Path) -> None:
     reader = FOLDERS["sdd"](raw)
     shutil.copy(next(raw.glob("*.parquet")), raw / "again.parquet")
     for _ in range(2):
-        with pytest.raises(TrajformerError, match=r"train: scene train-7 is in 00000.arrow twice: two inputs have this id"):
+        with pytest.raises(
+            TrajformerError,
+            match=r"train: scene train-7 is in 00000.arrow twice: two inputs have this id",
+        ):
             prepare(reader, raw, store, replace(SMALL, splits=("train",)))
         assert not (store / "manifest.json").exists()
 
@@ -167,7 +208,9 @@ def test_two_inputs_with_one_scene_id_are_an_error(tmp_path: Path) -> None:
         ("raw", "file/store", {}, "file/store/s: the store cannot be written"),
     ],
 )
-def test_invalid_arguments_are_errors(tmp_path: Path, raw_name: str, store_name: str, options: dict, message: str) -> None:
+def test_invalid_arguments_are_errors(
+    tmp_path: Path, raw_name: str, store_name: str, options: dict, message: str
+) -> None:
     odd_folder(tmp_path / "raw", "fine")
     (tmp_path / "file").write_text("")
     for run in (prepare, estimate) if store_name != "file/store" else (prepare,):
@@ -184,9 +227,13 @@ def test_merged_stores_are_not_replaced(raw: Path, store: Path, tmp_path: Path) 
     assert content(tmp_path / "merged") == before
 
 
-def test_a_split_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = odd_folder(tmp_path / "raw", "fine")
     monkeypatch.setattr(Odd, "inputs", lambda *_: (raw / "s" / "000.txt" / "below").read_text())
-    with pytest.raises(TrajformerError, match=r"raw: split 's' cannot be listed: NotADirectoryError: "):
+    with pytest.raises(
+        TrajformerError, match=r"raw: split 's' cannot be listed: NotADirectoryError: "
+    ):
         prepare(Odd(), raw, tmp_path / "store", SMALL)
     assert not (tmp_path / "store").exists()

@@ -29,7 +29,20 @@ SMALL = PrepareOptions(shard_size=3, progress=False)
 
 
 def test_every_failure_is_listed_with_its_type(tmp_path: Path) -> None:
-    words = ("value", "fine", "agent", "os", "bug", "memory", "recursion", "arrow", "nothing", "text", "long", "fine")
+    words = (
+        "value",
+        "fine",
+        "agent",
+        "os",
+        "bug",
+        "memory",
+        "recursion",
+        "arrow",
+        "nothing",
+        "text",
+        "long",
+        "fine",
+    )
     raw = odd_folder(tmp_path / "raw", *words)
     summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, shard_size=50))
     assert summary.scenes == 2
@@ -39,7 +52,12 @@ def test_every_failure_is_listed_with_its_type(tmp_path: Path) -> None:
     assert reasons["value"] == "s/000.txt: ValueError: a number is wrong"
     assert "scene 002: agent_id: " in reasons["agent"]
     assert reasons["os"].startswith("s/003.txt: NotADirectoryError: ")
-    types = {"bug": "ZeroDivisionError", "memory": "MemoryError", "recursion": "RecursionError", "arrow": "ArrowInvalid"}
+    types = {
+        "bug": "ZeroDivisionError",
+        "memory": "MemoryError",
+        "recursion": "RecursionError",
+        "arrow": "ArrowInvalid",
+    }
     for word, name in (types | {"nothing": "AttributeError"}).items():
         assert f".txt: {name}" in reasons[word]
     assert len(reasons["long"]) < 600
@@ -51,11 +69,15 @@ def test_a_file_name_that_is_not_text_is_listed(tmp_path: Path) -> None:
     (raw / "s" / "001.txt").rename(raw / "s" / "\udcff.txt")
     for _ in range(2):
         summary = prepare(Odd(), raw, tmp_path / "store", SMALL)
-        assert summary.skipped == [("s/\\udcff.txt", "s/\\udcff.txt: ValueError: a number is wrong")]
+        assert summary.skipped == [
+            ("s/\\udcff.txt", "s/\\udcff.txt: ValueError: a number is wrong")
+        ]
     assert summary.splits[0].kept_shards == 1
 
 
-def test_a_scene_that_cannot_be_stored_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scene_that_cannot_be_stored_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def write_if_near(path: Path, scenes: list, info: ShardInfo) -> None:
         if any(scene["scene_id"] == "001" for scene in scenes):
             raise OverflowError("too far")
@@ -72,9 +94,13 @@ def test_a_scene_that_cannot_be_stored_is_listed(tmp_path: Path, monkeypatch: py
     with pytest.raises(SceneError, match=r"001\.txt: cannot be stored: OverflowError: too far"):
         prepare_shard(replace(task, strict=True))
     monkeypatch.setattr(tasks, "write_shard", lambda path, scenes, info: 1 / (len(scenes) < 2))
-    with pytest.raises(TrajformerError, match=r"00000\.arrow: cannot be written: ZeroDivisionError"):
+    with pytest.raises(
+        TrajformerError, match=r"00000\.arrow: cannot be written: ZeroDivisionError"
+    ):
         prepare_shard(task)
-    assert [path.name for path in task.path.parent.iterdir()] == ["00000.arrow"], "no temporary file"
+    assert [path.name for path in task.path.parent.iterdir()] == ["00000.arrow"], (
+        "no temporary file"
+    )
 
 
 def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:
@@ -85,7 +111,9 @@ def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:
         names = ["s/001.txt", "s/002.txt"]
         assert summary.skipped == [(name, f"{name}: {KILLED}") for name in names]
         assert SceneStore(tmp_path / f"store{workers}", "s").scene_ids() == ["000", "003", "004"]
-        assert [reads(raw).count(name) for name in ("001", "002", "003")] == [2, 2, 2], "two attempts"
+        assert [reads(raw).count(name) for name in ("001", "002", "003")] == [2, 2, 2], (
+            "two attempts"
+        )
     assert content(tmp_path / "store1") == content(tmp_path / "store2")
     with pytest.raises(SceneError, match=r"001\.txt: killed its process"):
         prepare(Odd(), raw, tmp_path / "strict", replace(SMALL, strict=True))
@@ -93,15 +121,22 @@ def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_without_an_input_is_an_error(tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine")
-    with pytest.raises(TrajformerError, match=r"00000\.arrow: the process that makes it is killed \(out of memory\?\)"):
+    with pytest.raises(
+        TrajformerError,
+        match=r"00000\.arrow: the process that makes it is killed \(out of memory\?\)",
+    ):
         prepare(Unreadable(), raw, tmp_path / "store", SMALL)
     assert content(tmp_path / "store") == {}
 
 
 def test_inputs_that_take_too_long_are_listed(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "slow", "fine", "deaf", "fine")  # "slow" and "deaf" take ten minutes
+    raw = odd_folder(
+        tmp_path / "raw", "fine", "slow", "fine", "deaf", "fine"
+    )  # "slow" and "deaf" take ten minutes
     summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, workers=2, timeout_s=2.0))
-    assert summary.skipped == [(n, f"{n}: took longer than 2 s") for n in ("s/001.txt", "s/003.txt")]
+    assert summary.skipped == [
+        (n, f"{n}: took longer than 2 s") for n in ("s/001.txt", "s/003.txt")
+    ]
     assert summary.scenes == 3
 
 
@@ -110,11 +145,15 @@ def test_inputs_that_need_too_much_memory_are_listed(tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine", "gigabyte", "fine")
     reason = "MemoryError: more than 0.5 GB are needed (--memory-gb), or no memory is left"
     for memory_gb, skipped in ((0.5, [("s/001.txt", f"s/001.txt: {reason}")]), (2.0, [])):
-        summary = prepare(Odd(), raw, tmp_path / f"{memory_gb}", replace(SMALL, memory_gb=memory_gb))
+        summary = prepare(
+            Odd(), raw, tmp_path / f"{memory_gb}", replace(SMALL, memory_gb=memory_gb)
+        )
         assert summary.skipped == skipped
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(OSError, match="memory"), memory_limit(0.5):
-        mmap.mmap(-1, 1_000_000_000)  # an array could get memory that this process has and does not use
+        mmap.mmap(
+            -1, 1_000_000_000
+        )  # an array could get memory that this process has and does not use
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
@@ -156,7 +195,9 @@ def test_memory_does_not_grow_with_the_number_of_scenes(tmp_path: Path) -> None:
     options = PrepareOptions(shard_size=100, progress=False)
     prepare(Endless(EARLY), tmp_path / "raw", tmp_path / "store", options)
     before = memory_mb("VmRSS")
-    summary = prepare(Endless(), tmp_path / "raw", tmp_path / "store", replace(options, overwrite=True))
+    summary = prepare(
+        Endless(), tmp_path / "raw", tmp_path / "store", replace(options, overwrite=True)
+    )
     assert (summary.scenes, summary.skipped) == (LATE, [])
     assert memory_mb("VmRSS") - before < GROWTH_MB
     early, late = map(float, (tmp_path / "memory").read_text().split())

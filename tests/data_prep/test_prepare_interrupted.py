@@ -24,7 +24,10 @@ SCENES, SHARD_SIZE, KILLS = 160, 4, 6
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenarios of Argoverse 2 in two splits, one broken."""
     folder = tmp_path_factory.mktemp("raw")
-    first = {split: fixtures.write_argoverse2(folder, split=split, uuid="u-000").parent for split in ("train", "val")}
+    first = {
+        split: fixtures.write_argoverse2(folder, split=split, uuid="u-000").parent
+        for split in ("train", "val")
+    }
     for number in range(1, SCENES // 2):
         for split, source in first.items():
             copy = shutil.copytree(source, folder / split / f"u-{number:03d}")
@@ -40,16 +43,28 @@ def command(raw: Path, store: Path) -> list[str]:
 
 def start(raw: Path, store: Path) -> subprocess.Popen[str]:
     """Run the command in a new session, so that all its processes can be found."""
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    options: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "start_new_session": True,
+    }
     # The background jobs of a shell, and their children, ignore Ctrl-C.
     restore = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen([sys.executable, *command(raw, store)], text=True, env=environment(), preexec_fn=restore, **options)
+    return subprocess.Popen(
+        [sys.executable, *command(raw, store)],
+        text=True,
+        env=environment(),
+        preexec_fn=restore,
+        **options,
+    )
 
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:
     """Every shard with its inode and time, which change when it is written again."""
     files = ((path, path.stat()) for path in store.glob("*/*.arrow"))
-    return {path.relative_to(store).as_posix(): (stat.st_ino, stat.st_mtime_ns) for path, stat in files}
+    return {
+        path.relative_to(store).as_posix(): (stat.st_ino, stat.st_mtime_ns) for path, stat in files
+    }
 
 
 def wait_for_shards(running: subprocess.Popen[str], store: Path, count: int) -> None:
@@ -77,7 +92,9 @@ def test_kills_do_not_change_the_store(raw: Path, tmp_path: Path) -> None:
         time.sleep(rng.uniform(0.0, 0.05))
         kills += running.poll() is None
         with suppress(ProcessLookupError):
-            kill = os.killpg if kills % 2 else os.kill  # all processes, or the parent of the workers
+            kill = (
+                os.killpg if kills % 2 else os.kill
+            )  # all processes, or the parent of the workers
             kill(running.pid, signal.SIGKILL)
         running.communicate()
         assert_gone(running.pid)
@@ -97,4 +114,6 @@ def test_kills_do_not_change_the_store(raw: Path, tmp_path: Path) -> None:
     assert shards(store) | finished == shards(store)
     uninterrupted = tmp_path / "uninterrupted"
     assert run_python(*command(raw, uninterrupted)).returncode == 0
-    assert content(store) == content(uninterrupted) and len(content(store)) == SCENES // SHARD_SIZE + 1
+    assert (
+        content(store) == content(uninterrupted) and len(content(store)) == SCENES // SHARD_SIZE + 1
+    )

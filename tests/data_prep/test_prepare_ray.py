@@ -31,13 +31,31 @@ def cluster() -> Iterator[str]:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])  # of a worker
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     variables = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
-    ray.init(address="local", num_cpus=2, object_store_memory=OBJECT_STORE_BYTES, runtime_env=variables, **quiet)
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=OBJECT_STORE_BYTES,
+        runtime_env=variables,
+        **quiet,
+    )
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 
 
 def test_the_cluster_makes_the_same_bytes(cluster: str, tmp_path: Path) -> None:
-    words = ("fine", "kill", "fine", "fine", "value", "slow", "fine", "fine", "deaf", "fine", "once")
+    words = (
+        "fine",
+        "kill",
+        "fine",
+        "fine",
+        "value",
+        "slow",
+        "fine",
+        "fine",
+        "deaf",
+        "fine",
+        "once",
+    )
     stores = {}
     for name, options in (("local", LOCAL), ("ray", ON_RAY)):
         raw = odd_folder(tmp_path / name / "raw", *words)
@@ -65,7 +83,11 @@ def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path) -> 
     raw = fixtures.argoverse1_folder(tmp_path / "raw", sequences=5)
     prepare(Argoverse1(), raw, tmp_path / "local", replace(LOCAL, shard_size=2, timeout_s=60.0))
     for name, address in (("connected", ["--ray-address", cluster]), ("started", [])):
-        done = run_python(*preprocess_words("argoverse1", raw, tmp_path / name, "--shard-size", 2, "--executor", "ray", *address))
+        done = run_python(
+            *preprocess_words(
+                "argoverse1", raw, tmp_path / name, "--shard-size", 2, "--executor", "ray", *address
+            )
+        )
         assert done.returncode == 0, done.stderr
         assert "train: 5 scenes" in done.stdout
         assert content(tmp_path / name) == content(tmp_path / "local")
@@ -79,7 +101,9 @@ def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path) -> None:
             options = ("--executor", "ray", "--ray-address", address)
             done = run_python(*preprocess_words("argoverse1", raw, tmp_path / "store", *options))
             assert done.returncode == 1
-            assert done.stderr.splitlines()[-1].startswith(f"trajformer preprocess: no Ray cluster at {address}: ")
+            assert done.stderr.splitlines()[-1].startswith(
+                f"trajformer preprocess: no Ray cluster at {address}: "
+            )
             assert "Traceback" not in done.stderr
 
 

@@ -13,12 +13,17 @@ from data_prep.engine.tasks import ShardResult, ShardTask
 EIGHT = ["fine"] * 8  # inputs
 
 
-def test_a_log_gets_a_line_every_30_seconds(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_a_line_every_30_seconds(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw, now = odd_folder(tmp_path / "raw", *EIGHT), [1000.0]
     for clock in ("data_prep.engine.prepare.time.monotonic", "tqdm.std.time"):
         monkeypatch.setattr(clock, lambda: now[0])
     inputs = Odd().inputs(raw, "s")
-    kept, *pending = (ShardTask(Odd(), raw, raw.parent / "store", "s", i, tuple(inputs[2 * i : 2 * i + 2])) for i in range(4))
+    kept, *pending = (
+        ShardTask(Odd(), raw, raw.parent / "store", "s", i, tuple(inputs[2 * i : 2 * i + 2]))
+        for i in range(4)
+    )
     kept.path.parent.mkdir(parents=True)
     kept.path.write_bytes(b"x" * 3000)
     shown = Progress([kept, *pending], [kept], shown=True)
@@ -34,7 +39,9 @@ def test_a_log_gets_a_line_every_30_seconds(tmp_path: Path, capsys: Any, monkeyp
     ]
 
 
-def test_a_terminal_gets_a_bar_and_progress_is_optional(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_and_progress_is_optional(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = odd_folder(tmp_path / "raw", *EIGHT)
     prepare(Odd(), raw, tmp_path / "silent", PrepareOptions(shard_size=3, progress=False))
     assert capsys.readouterr().err == ""

@@ -20,11 +20,15 @@ from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
 MAX_MB = 500  # growth of the memory by one raw folder
-TRIES = int(12 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # TRAJFORMER_FUZZ=10 tries 120 damages
+TRIES = int(
+    12 * float(os.environ.get("TRAJFORMER_FUZZ", "1"))
+)  # TRAJFORMER_FUZZ=10 tries 120 damages
 
 
 def test_every_data_set_is_tested() -> None:
-    assert FOLDERS.keys() == {name for name, reader in READERS.items() if reader.__module__.startswith("data_prep.")}
+    assert FOLDERS.keys() == {
+        name for name, reader in READERS.items() if reader.__module__.startswith("data_prep.")
+    }
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -49,7 +53,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path, name: str) -> None:
                 reader.read(item, split, raw)
             except SceneError:
                 refused += 1
-        lists = ("img_Sim2_city.json", "dataset_mapping.pkl", "dataset_summary.pkl")  # `read` does not need these
+        lists = (
+            "img_Sim2_city.json",
+            "dataset_mapping.pkl",
+            "dataset_summary.pkl",
+        )  # `read` does not need these
         assert refused or file.name.endswith(lists), f"{file}: an old content is used"
         file.write_bytes(content)
 
@@ -67,15 +75,28 @@ def test_units_and_sources_agree(tmp_path: Path, name: str) -> None:
             step = scene.position[:, now] - scene.position[:, now - 1]
             moves = scene.valid[:, [now - 1, now]].all(1) & (np.hypot(*step.T) > 0.5)
             travel = scene.velocity[moves, now] * scene.period_s
-            np.testing.assert_allclose(travel, step[moves], rtol=0.1, atol=0.2)  # the positions of Argoverse 1 are noisy
+            np.testing.assert_allclose(
+                travel, step[moves], rtol=0.1, atol=0.2
+            )  # the positions of Argoverse 1 are noisy
             drives = moves & np.isin(scene.agent_kind, (AgentKind.VEHICLE, AgentKind.BUS))
             along = np.arctan2(step[drives, 1], step[drives, 0])
             assert (np.cos(along - scene.heading[drives, now]) > 0.95).all()
 
 
 OPTIONS: dict[str, dict[str, list[float]]] = {  # values outside their ranges
-    "argoverse2_sensor": {"history_s": [5.03, math.nan], "future_s": [0.0], "stride_s": [0.25], "min_observed_s": [5.1]},
-    "scenarionet": {"history_s": [0.1], "future_s": [0.05], "stride_s": [-0.1], "period_s": [0.0], "map_radius_m": [math.nan]},
+    "argoverse2_sensor": {
+        "history_s": [5.03, math.nan],
+        "future_s": [0.0],
+        "stride_s": [0.25],
+        "min_observed_s": [5.1],
+    },
+    "scenarionet": {
+        "history_s": [0.1],
+        "future_s": [0.05],
+        "stride_s": [-0.1],
+        "period_s": [0.0],
+        "map_radius_m": [math.nan],
+    },
     "eth_ucy": {"stride": [0], "num_history": [0], "num_future": [0], "tempo": [0.5, math.nan]},
     "interaction": {"stride": [0]},
     "table": {"stride": [0]},
@@ -84,7 +105,9 @@ OPTIONS: dict[str, dict[str, list[float]]] = {  # values outside their ranges
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_outside_their_ranges_are_refused(name: str) -> None:
-    for option, value in [(option, value) for option, values in OPTIONS[name].items() for value in values]:
+    for option, value in [
+        (option, value) for option, values in OPTIONS[name].items() for value in values
+    ]:
         with pytest.raises(TrajformerError, match=f"^{option}: "):
             READERS[name](**{option: value})
 
@@ -98,15 +121,21 @@ def process() -> Iterator[ProcessPoolExecutor]:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_random_damage_gives_scenes_or_one_line_errors(tmp_path: Path, process: ProcessPoolExecutor, name: str) -> None:
+def test_random_damage_gives_scenes_or_one_line_errors(
+    tmp_path: Path, process: ProcessPoolExecutor, name: str
+) -> None:
     reader = FOLDERS[name](tmp_path / "raw")
     for file in example_files(tmp_path / "raw"):
         scenes: list[Scene] = []
         for seed in range(TRIES):
             raw = tmp_path / f"{file.name}-{seed}"
             shutil.copytree(tmp_path / "raw", raw)
-            hostile.random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(raw / file.relative_to(tmp_path / "raw"))
-            outcomes, growth_mb = process.submit(hostile.read_checked, reader, raw).result(timeout=60)
+            hostile.random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(
+                raw / file.relative_to(tmp_path / "raw")
+            )
+            outcomes, growth_mb = process.submit(hostile.read_checked, reader, raw).result(
+                timeout=60
+            )
             scenes += [outcome for outcome in outcomes if isinstance(outcome, Scene)]
             assert growth_mb < MAX_MB, (file, seed)
             shutil.rmtree(raw)

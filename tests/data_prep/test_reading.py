@@ -36,18 +36,24 @@ class Staged(StagedReader, Odd):
 
 
 def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> ShardTask:
-    return ShardTask(reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options)
+    return ShardTask(
+        reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options
+    )
 
 
 def test_strict_names_the_first_input_that_cannot_be_used(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")  # the second fails in stage two, the third in stage one
+    raw = odd_folder(
+        tmp_path / "raw", "fine", "bad", "fine"
+    )  # the second fails in stage two, the third in stage one
     (raw / "s" / "002.txt").unlink()
     (raw / "s" / "002.txt").mkdir()
     with pytest.raises(SceneError, match=r"001\.txt: bad"):
         prepare_shard(task_of(Staged(), raw, strict=True))
 
 
-def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_are_the_same_as_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw, split, reader = tmp_path / "raw", "val", Argoverse2()
     for number in range(5):
         fixtures.write_argoverse2(raw, uuid=f"u-{number}")
@@ -64,7 +70,9 @@ def test_the_bytes_are_the_same_as_one_by_one(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:
-    raw = odd_folder(tmp_path / "raw", "fine", "endless", "fine")  # an endless number of short stages
+    raw = odd_folder(
+        tmp_path / "raw", "fine", "endless", "fine"
+    )  # an endless number of short stages
     task = task_of(Staged(), raw, timeout_s=1.0)
     assert prepare_shard(task).seconds[1] >= 1.0
     info, count = read_shard_info(task.path)

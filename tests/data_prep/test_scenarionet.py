@@ -15,7 +15,15 @@ from support.hostile import read_checked
 from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, write
 
 from data_prep.readers.scenarionet import ScenarioNet
-from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, LightState, PolylineKind, Scene
+from trajformer.scenes.scene import (
+    AgentKind,
+    AgentRole,
+    EdgeKind,
+    LaneFlag,
+    LightState,
+    PolylineKind,
+    Scene,
+)
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.readers import Damage, change_bytes, read_all
 
@@ -34,46 +42,99 @@ def test_tracks_map_and_lights_of_a_scenario(tmp_path: Path) -> None:
     write(tmp_path / "val", scenario())
     [scene] = scenes(READER, tmp_path)
     assert (scene.scene_id, scene.source, scene.city) == ("sd_small_1", "scenarionet", "town")
-    assert (scene.period_s, scene.num_history, scene.num_future, scene.num_steps) == (PERIOD_S, H, F, H + F)
+    assert (scene.period_s, scene.num_history, scene.num_future, scene.num_steps) == (
+        PERIOD_S,
+        H,
+        F,
+        H + F,
+    )
     assert scene.agent_id == ("car", "AV", "walker", "cone")
-    assert scene.agent_kind.tolist() == [AgentKind.VEHICLE, AgentKind.VEHICLE, AgentKind.PEDESTRIAN, AgentKind.CONSTRUCTION]
-    assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.CONTEXT]
+    assert scene.agent_kind.tolist() == [
+        AgentKind.VEHICLE,
+        AgentKind.VEHICLE,
+        AgentKind.PEDESTRIAN,
+        AgentKind.CONSTRUCTION,
+    ]
+    assert scene.agent_role.tolist() == [
+        AgentRole.FOCAL,
+        AgentRole.CONTEXT,
+        AgentRole.CONTEXT,
+        AgentRole.CONTEXT,
+    ]
     assert np.allclose(scene.origin, CORNER + np.array([7.0, 0.0]))
     time = PERIOD_S * np.arange(H + F)[:, None] - 0.7
-    assert np.allclose(scene.position[:2], [time * (10.0, 0.0), (-21.4, 0.0) + time * (8.0, 0.0)], atol=1e-4)
+    assert np.allclose(
+        scene.position[:2], [time * (10.0, 0.0), (-21.4, 0.0) + time * (8.0, 0.0)], atol=1e-4
+    )
     assert scene.valid.sum(1).tolist() == [15, 15, 8, 15] and scene.valid[2, 7:].all()
-    assert np.allclose(scene.velocity[:2], [[[10.0, 0.0]], [[8.0, 0.0]]], atol=1e-3)  # the recorded ones are zero
-    assert np.allclose(scene.velocity[2, 7:], [(0.0, 0.0), *[(0.0, -1.0)] * 7], atol=1e-3)  # its second step is not observed
-    assert np.allclose(scene.heading[2, 7:], -np.pi / 2) and np.allclose(scene.heading[0], 0.0, atol=1e-6)
+    assert np.allclose(
+        scene.velocity[:2], [[[10.0, 0.0]], [[8.0, 0.0]]], atol=1e-3
+    )  # the recorded ones are zero
+    assert np.allclose(
+        scene.velocity[2, 7:], [(0.0, 0.0), *[(0.0, -1.0)] * 7], atol=1e-3
+    )  # its second step is not observed
+    assert np.allclose(scene.heading[2, 7:], -np.pi / 2) and np.allclose(
+        scene.heading[0], 0.0, atol=1e-6
+    )
     assert scene.agent_size.tolist() == [[4.5, 2.0]] * 4
 
-    kinds = [PolylineKind.LANE_VEHICLE, PolylineKind.ROAD_LINE, PolylineKind.LANE_VEHICLE, PolylineKind.CROSSWALK]
+    kinds = [
+        PolylineKind.LANE_VEHICLE,
+        PolylineKind.ROAD_LINE,
+        PolylineKind.LANE_VEHICLE,
+        PolylineKind.CROSSWALK,
+    ]
     assert scene.polyline_kind.tolist() == [*kinds, PolylineKind.ROAD_EDGE]  # the bike lane is far
     assert scene.polyline_flags.tolist() == [0, 0, LaneFlag.INTERSECTION, 0, 0]
     assert np.diff(scene.polyline_offset).tolist() == [2, 2, 2, 4, 2]  # the crosswalk is closed
-    assert np.allclose(scene.polyline(2) + scene.origin, CORNER + np.array([(20.0, 0.0), (40.0, 0.0)]), atol=1e-4)
+    assert np.allclose(
+        scene.polyline(2) + scene.origin, CORNER + np.array([(20.0, 0.0), (40.0, 0.0)]), atol=1e-4
+    )
     edges = {*zip(*scene.edge.tolist(), scene.edge_kind.tolist(), strict=True)}
-    assert edges == {(0, 2, EdgeKind.SUCCESSOR), (2, 0, EdgeKind.PREDECESSOR), (2, 0, EdgeKind.LEFT)}
-    states = [LightState.UNKNOWN, LightState.RED, LightState.YELLOW, LightState.GREEN, LightState.UNKNOWN]
+    assert edges == {
+        (0, 2, EdgeKind.SUCCESSOR),
+        (2, 0, EdgeKind.PREDECESSOR),
+        (2, 0, EdgeKind.LEFT),
+    }
+    states = [
+        LightState.UNKNOWN,
+        LightState.RED,
+        LightState.YELLOW,
+        LightState.GREEN,
+        LightState.UNKNOWN,
+    ]
     assert scene.light_lane.tolist() == [0] and scene.light_state.tolist() == [states * 3]
 
 
 def test_windows_roles_and_splits_follow_the_options(tmp_path: Path) -> None:
     first, second = scenario(), scenario()
     second["metadata"] |= {"tracks_to_predict": {"car": {}, "walker": {}}, "sdc_id": 7}
-    second["tracks"] = {7: second["tracks"]["ego"], "car": second["tracks"]["car"], "walker": second["tracks"]["walker"]}
+    second["tracks"] = {
+        7: second["tracks"]["ego"],
+        "car": second["tracks"]["car"],
+        "walker": second["tracks"]["walker"],
+    }
     second["dynamic_map_states"] = {}
     write(tmp_path / "train", first, second)
     write(tmp_path / "val", first)
     reader = replace(READER, stride_s=0.5)
-    assert reader.splits(tmp_path) == ["train", "val"] and reader.splits(tmp_path / "train") == ["scenarios"]
+    assert reader.splits(tmp_path) == ["train", "val"] and reader.splits(tmp_path / "train") == [
+        "scenarios"
+    ]
     write(tmp_path / "raw" / "scenarios", first)
-    assert reader.splits(tmp_path / "raw") == ["scenarios"] and len(scenes(reader, tmp_path / "raw", "scenarios")) == 3
+    assert (
+        reader.splits(tmp_path / "raw") == ["scenarios"]
+        and len(scenes(reader, tmp_path / "raw", "scenarios")) == 3
+    )
     windows = scenes(reader, tmp_path, "train")
-    assert [scene.scene_id for scene in windows] == [f"sd_small_{n}-{start:03d}" for n in (1, 2) for start in (0, 5, 10)]
+    assert [scene.scene_id for scene in windows] == [
+        f"sd_small_{n}-{start:03d}" for n in (1, 2) for start in (0, 5, 10)
+    ]
     [whole] = scenes(replace(READER, history_s=2.0, future_s=0.5), tmp_path)
     for scene, start in zip(windows, (0, 5, 10), strict=False):
-        window = whole.position[:, start : start + H + F] + (whole.origin - scene.origin).astype(np.float32)
+        window = whole.position[:, start : start + H + F] + (whole.origin - scene.origin).astype(
+            np.float32
+        )
         assert np.allclose(np.where(scene.valid[..., None], window, 0.0), scene.position, atol=1e-3)
         assert np.array_equal(scene.light_state, whole.light_state[:, start : start + H + F])
     assert windows[3].agent_id == ("AV", "car", "walker") and not len(windows[3].light_state)
@@ -96,7 +157,9 @@ def test_the_future_does_not_change_the_history(tmp_path: Path) -> None:
     [before], [after] = (scenes(READER, tmp_path / name) for name in "ab")
     for name in ("position", "heading", "velocity", "valid"):
         assert np.array_equal(getattr(before, name)[:, :H], getattr(after, name)[:, :H]), name
-    assert np.array_equal(before.agent_size[before.valid[:, :H].any(1)], after.agent_size[after.valid[:, :H].any(1)])
+    assert np.array_equal(
+        before.agent_size[before.valid[:, :H].any(1)], after.agent_size[after.valid[:, :H].any(1)]
+    )
 
 
 def ts(change: Any) -> Damage:
@@ -112,43 +175,108 @@ def feature(key: str, change: Any) -> Damage:
 
 
 def nan_at(index: int) -> Any:
-    return lambda values: np.where(np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)) == index, np.nan, values)
+    return lambda values: np.where(
+        np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)) == index, np.nan, values
+    )
 
 
 LIGHT = ("dynamic_map_states", "3", "state", "object_state")
 CAR, LANE = r"tracks\[car\]\.", r"map_features\[10\]\."
 REQUIRED = ("length", "metadata", "tracks", "map_features", "dynamic_map_states")
 BROKEN: dict[str, tuple[Damage, str]] = {
-    **{f"no {key}": (entry(key, drop=True), f"{key}: missing, expected (dict|int)") for key in REQUIRED},
+    **{
+        f"no {key}": (entry(key, drop=True), f"{key}: missing, expected (dict|int)")
+        for key in REQUIRED
+    },
     "no tracks": (entry("tracks", value={}), "0 steps of all tracks, expected 1"),
     "no type": (entry("tracks", "car", "type", drop=True), rf"{CAR}type: missing, expected str"),
-    "unknown type": (entry("tracks", "car", "type", value="UFO"), rf"{CAR}type: unknown value 'UFO'"),
-    "NaN position": (state("position", nan_at(3)), rf"{CAR}state\.position: NaN or over 1e\+08 at a valid step"),
-    "half valid": (state("valid", lambda v: v / 2), rf"{CAR}state\.valid, length, width: .* neither 0 nor 1"),
-    "one column": (state("position", lambda v: v[:, 0]), rf"{CAR}state\.position: .* shape \(25,\), expected .* \[25, 2\]"),
-    "a step less": (state("heading", lambda v: v[1:]), rf"{CAR}state\.heading: .* shape \(24,\), expected numbers \[25, 1\]"),
+    "unknown type": (
+        entry("tracks", "car", "type", value="UFO"),
+        rf"{CAR}type: unknown value 'UFO'",
+    ),
+    "NaN position": (
+        state("position", nan_at(3)),
+        rf"{CAR}state\.position: NaN or over 1e\+08 at a valid step",
+    ),
+    "half valid": (
+        state("valid", lambda v: v / 2),
+        rf"{CAR}state\.valid, length, width: .* neither 0 nor 1",
+    ),
+    "one column": (
+        state("position", lambda v: v[:, 0]),
+        rf"{CAR}state\.position: .* shape \(25,\), expected .* \[25, 2\]",
+    ),
+    "a step less": (
+        state("heading", lambda v: v[1:]),
+        rf"{CAR}state\.heading: .* shape \(24,\), expected numbers \[25, 1\]",
+    ),
     "a list": (state("heading", list), rf"{CAR}state\.heading: of type list, expected ndarray"),
     "another length": (entry("length", value=24), r"length: 24, metadata\.ts has 25 timestamps"),
     "a timestamp less": (ts(lambda v: v[1:]), r"length: 25, metadata\.ts has 24 timestamps"),
     "NaN timestamp": (ts(nan_at(3)), r"metadata\.ts: a timestamp is NaN or over 1e12"),
-    "2 Hz": (ts(lambda v: v * 5), r"metadata\.ts: 0\.5 s between steps, expected 0\.1 s \(period_s\)"),
+    "2 Hz": (
+        ts(lambda v: v * 5),
+        r"metadata\.ts: 0\.5 s between steps, expected 0\.1 s \(period_s\)",
+    ),
     "milliseconds": (ts(lambda v: v * 1000), r"metadata\.ts: 100 s between steps, expected 0\.1 s"),
-    "irregular": (ts(lambda v: v + 0.05 * (v > 1.15)), r"metadata\.ts: 0\.1 to 0\.15 s between steps, expected 0\.1 s"),
+    "irregular": (
+        ts(lambda v: v + 0.05 * (v > 1.15)),
+        r"metadata\.ts: 0\.1 to 0\.15 s between steps, expected 0\.1 s",
+    ),
     "no ego": (entry("metadata", "sdc_id", value="taxi"), r"metadata\.sdc_id: no track 'taxi'"),
-    "another AV": (entry("tracks", "AV", value=track("VEHICLE", (0.0, 9.0), (1.0, 0.0))), r"tracks\[AV\]: this id is reserved"),
-    "nothing listed": (entry("metadata", "tracks_to_predict", value={}), r"tracks_to_predict: none of 0 listed tracks is seen"),
-    "late target": (entry("metadata", "tracks_to_predict", value={"none": {}}), r"none of 1 listed tracks is seen in the last"),
+    "another AV": (
+        entry("tracks", "AV", value=track("VEHICLE", (0.0, 9.0), (1.0, 0.0))),
+        r"tracks\[AV\]: this id is reserved",
+    ),
+    "nothing listed": (
+        entry("metadata", "tracks_to_predict", value={}),
+        r"tracks_to_predict: none of 0 listed tracks is seen",
+    ),
+    "late target": (
+        entry("metadata", "tracks_to_predict", value={"none": {}}),
+        r"none of 1 listed tracks is seen in the last",
+    ),
     "unknown feature": (feature("type", lambda v: "RIVER"), rf"{LANE}type: unknown value 'RIVER'"),
-    "NaN point": (feature("polyline", nan_at(1)), rf"{LANE}polyline: .*NaN.*expected points \[P, 2\]"),
-    "one exit": (feature("exit_lanes", lambda v: "12"), rf"{LANE}exit_lanes: expected a list of at most 32 lanes"),
-    "light": (entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]), r"states\[3\]\.state\.object_state: unknown value 'BLUE'"),
-    "many copies": (entry("tracks", change=lambda v: copies(v["ego"], 41_000) | v), "steps of all tracks, expected 1 to"),
-    "many lanes": (entry("map_features", change=lambda v: copies(v["10"], 20_000)), "20001 map_features, expected 1 to 20000"),
-    "many states": (entry("dynamic_map_states", change=lambda v: copies(v["3"], 41_000)), "states of traffic lights, expected"),
-    "many points": (feature("polyline", lambda v: np.zeros((1_000_001, 2))), "points, expected 1 to 1000000"),
-    "code": (change_bytes(lambda data: pickle.dumps({"metadata": eval}, 4)), r"the name builtins\.eval is not allowed"),
-    "an older protocol": (change_bytes(lambda data: pickle.dumps(pickle.loads(data), 2)), "pickle protocol 2, expected 4 or 5"),
-    "a short scenario": (change_bytes(lambda data: pickle.dumps(shortened(14), 4)), "length: 14 steps, a scene has 15"),
+    "NaN point": (
+        feature("polyline", nan_at(1)),
+        rf"{LANE}polyline: .*NaN.*expected points \[P, 2\]",
+    ),
+    "one exit": (
+        feature("exit_lanes", lambda v: "12"),
+        rf"{LANE}exit_lanes: expected a list of at most 32 lanes",
+    ),
+    "light": (
+        entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]),
+        r"states\[3\]\.state\.object_state: unknown value 'BLUE'",
+    ),
+    "many copies": (
+        entry("tracks", change=lambda v: copies(v["ego"], 41_000) | v),
+        "steps of all tracks, expected 1 to",
+    ),
+    "many lanes": (
+        entry("map_features", change=lambda v: copies(v["10"], 20_000)),
+        "20001 map_features, expected 1 to 20000",
+    ),
+    "many states": (
+        entry("dynamic_map_states", change=lambda v: copies(v["3"], 41_000)),
+        "states of traffic lights, expected",
+    ),
+    "many points": (
+        feature("polyline", lambda v: np.zeros((1_000_001, 2))),
+        "points, expected 1 to 1000000",
+    ),
+    "code": (
+        change_bytes(lambda data: pickle.dumps({"metadata": eval}, 4)),
+        r"the name builtins\.eval is not allowed",
+    ),
+    "an older protocol": (
+        change_bytes(lambda data: pickle.dumps(pickle.loads(data), 2)),
+        "pickle protocol 2, expected 4 or 5",
+    ),
+    "a short scenario": (
+        change_bytes(lambda data: pickle.dumps(shortened(14), 4)),
+        "length: 14 steps, a scene has 15",
+    ),
 }
 
 
@@ -159,7 +287,11 @@ def copies(value: Any, count: int) -> dict[str, Any]:
 
 def shortened(steps: int) -> dict[str, Any]:
     data = scenario()
-    data["metadata"]["ts"], data["length"], data["dynamic_map_states"] = data["metadata"]["ts"][:steps], steps, {}
+    data["metadata"]["ts"], data["length"], data["dynamic_map_states"] = (
+        data["metadata"]["ts"][:steps],
+        steps,
+        {},
+    )
     for one in data["tracks"].values():
         one["state"] = {key: value[:steps] for key, value in one["state"].items()}
     return data
@@ -176,14 +308,38 @@ def test_a_broken_scenario_is_refused_with_file_and_field(tmp_path: Path, case: 
 
 
 LISTS: dict[str, tuple[str, Damage, str]] = {
-    "outside": ("mapping", entry(NAMES[0], value="../other"), "not a file in a folder inside .*: copy or link the folder there"),
-    "a path as name": ("mapping", entry("../x.pkl", value="part_0"), "not a file in a folder inside"),
+    "outside": (
+        "mapping",
+        entry(NAMES[0], value="../other"),
+        "not a file in a folder inside .*: copy or link the folder there",
+    ),
+    "a path as name": (
+        "mapping",
+        entry("../x.pkl", value="part_0"),
+        "not a file in a folder inside",
+    ),
     "a zero byte": ("mapping", entry("a\0b.pkl", value="part_0"), "not a file in a folder inside"),
-    "a list": ("mapping", change_bytes(lambda data: pickle.dumps([NAMES[0]], 4)), "expected a dict of file names and folders"),
-    "code": ("mapping", change_bytes(lambda data: b"cos\nsystem\n(S'touch evil'\ntR."), "opcode GLOBAL is not allowed"),
-    "no timestamps": ("summary", entry(NAMES[0], "ts", drop=True), r"sd_small_1.pkl\.ts: expected 2 to 10000 timestamps"),
+    "a list": (
+        "mapping",
+        change_bytes(lambda data: pickle.dumps([NAMES[0]], 4)),
+        "expected a dict of file names and folders",
+    ),
+    "code": (
+        "mapping",
+        change_bytes(lambda data: b"cos\nsystem\n(S'touch evil'\ntR."),
+        "opcode GLOBAL is not allowed",
+    ),
+    "no timestamps": (
+        "summary",
+        entry(NAMES[0], "ts", drop=True),
+        r"sd_small_1.pkl\.ts: expected 2 to 10000 timestamps",
+    ),
     "no summary": ("summary", Path.unlink, "No such file"),
-    "another length": ("summary", entry(NAMES[0], "ts", change=lambda v: v[:20]), "length: 25 steps, dataset_summary.pkl has 20"),
+    "another length": (
+        "summary",
+        entry(NAMES[0], "ts", change=lambda v: v[:20]),
+        "length: 25 steps, dataset_summary.pkl has 20",
+    ),
 }
 
 
@@ -202,7 +358,12 @@ class TrustedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         assert (module, name) in {
             ("numpy.core.multiarray", "_reconstruct"),
-            *(("numpy", "ndarray"), ("numpy", "dtype"), ("collections", "defaultdict"), ("builtins", "int")),
+            *(
+                ("numpy", "ndarray"),
+                ("numpy", "dtype"),
+                ("collections", "defaultdict"),
+                ("builtins", "int"),
+            ),
         }
         return super().find_class(module, name)
 
@@ -215,7 +376,10 @@ def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_real_sample_equals_a_walk_over_its_pickles(sample: Path) -> None:
-    found = {scene.scene_id: scene for scene in scenes(ScenarioNet(map_radius_m=1e6), sample, "scenarios")}
+    found = {
+        scene.scene_id: scene
+        for scene in scenes(ScenarioNet(map_radius_m=1e6), sample, "scenarios")
+    }
     files = sorted(sample.glob("sd_*.pkl"))
     assert len(files) == 12 and found.keys() == {path.stem for path in files}
     for path in files:
@@ -228,18 +392,45 @@ def test_weights_of_another_reader_predict_the_sample(sample: Path, tmp_path: Pa
     """The commands of docs/data.md: the keyframes of nuScenes become scenes of 4 + 12 steps at 2 Hz."""
     store, slow, out = tmp_path / "store", tmp_path / "slow", tmp_path / "forecasts.parquet"
     assert run("preprocess", "scenarionet", sample, store, "--workers", 1) == 0
-    assert run("store", "resample", store, slow, "--period-s", 0.5, "--num-history", 4, "--num-future", 12) == 0
-    for before, after in zip(SceneStore(store, "scenarios"), SceneStore(slow, "scenarios"), strict=True):
+    assert (
+        run(
+            "store",
+            "resample",
+            store,
+            slow,
+            "--period-s",
+            0.5,
+            "--num-history",
+            4,
+            "--num-future",
+            12,
+        )
+        == 0
+    )
+    for before, after in zip(
+        SceneStore(store, "scenarios"), SceneStore(slow, "scenarios"), strict=True
+    ):
         assert np.array_equal(after.valid, before.valid[:, 5::5])
         assert np.array_equal(after.position, before.position[:, 5::5])
-    words = ("--checkpoint", "pretrained:se2former_nuscenes", "--store", slow, "--split", "scenarios")
+    words = (
+        "--checkpoint",
+        "pretrained:se2former_nuscenes",
+        "--store",
+        slow,
+        "--split",
+        "scenarios",
+    )
     assert run("predict", *words, "--out", out) == 0
     assert len(pd.read_parquet(out)) == 12 * 10
 
 
 def compare(scene: Scene, data: dict[str, Any]) -> None:
     [target] = data["metadata"]["tracks_to_predict"]
-    assert (scene.num_history, scene.num_future) == (21, 60) and data["length"] == 81 and scene.period_s == 0.1
+    assert (
+        (scene.num_history, scene.num_future) == (21, 60)
+        and data["length"] == 81
+        and scene.period_s == 0.1
+    )
     assert np.allclose(scene.origin, data["tracks"][target]["state"]["position"][20, :2])
     assert scene.agent_id == tuple("AV" if name == "ego" else name for name in data["tracks"])
     for index, (name, one) in enumerate(data["tracks"].items()):
@@ -252,10 +443,14 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
         steps = valid[1:] & valid[:-1]
         velocity = np.diff(state["position"][:, :2], axis=0)[steps] / 0.1
         assert np.abs(scene.velocity[index, 1:][steps] - velocity).max(initial=0.0) < 1e-3
-        assert AgentKind(scene.agent_kind[index]).name == {"TRAFFIC_CONE": "CONSTRUCTION"}.get(one["type"], one["type"])
+        assert AgentKind(scene.agent_kind[index]).name == {"TRAFFIC_CONE": "CONSTRUCTION"}.get(
+            one["type"], one["type"]
+        )
         assert scene.agent_role[index] == (AgentRole.FOCAL if name == target else AgentRole.CONTEXT)
         sizes = np.concatenate([state["length"], state["width"]], 1)[valid]
-        sizes = sizes[:, ::-1] if name == "ego" else sizes  # 1.73 m long and 4.08 m wide in the file
+        sizes = (
+            sizes[:, ::-1] if name == "ego" else sizes
+        )  # 1.73 m long and 4.08 m wide in the file
         assert (np.abs(sizes - scene.agent_size[index]).max(1) < 1e-5).any()
 
     groups = {"LANE": (0, 1, 2), "CROSSWALK": (3,), "ROAD_EDGE": (5,), "ROAD_LINE": (6,)}
@@ -263,7 +458,9 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
     assert scene.polyline_id.tolist() == list(range(len(names)))
     for index, one in enumerate(data["map_features"].values()):
         [kinds] = [kinds for prefix, kinds in groups.items() if one["type"].startswith(prefix)]
-        points = one["polyline"] if "polyline" in one else one["polygon"]  # the polygons of nuScenes are closed
+        points = (
+            one["polyline"] if "polyline" in one else one["polygon"]
+        )  # the polygons of nuScenes are closed
         assert scene.polyline_kind[index] in kinds
         assert np.abs(scene.polyline(index) + scene.origin - points[:, :2]).max() < 1e-3
     pairs = {*map(tuple, scene.edge[:, scene.edge_kind == EdgeKind.SUCCESSOR].T.tolist())}

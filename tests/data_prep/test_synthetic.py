@@ -24,7 +24,9 @@ COLUMNS = (
     "observed:b track_id:s object_type:s object_category:i timestep:i position_x:f position_y:f heading:f velocity_x:f "
     "velocity_y:f scenario_id:s start_timestamp:f end_timestamp:f num_timestamps:i focal_track_id:s city:s"
 )
-SCHEMA = pa.schema([(name, TYPES[kind]) for name, kind in (column.split(":") for column in COLUMNS.split())])
+SCHEMA = pa.schema(
+    [(name, TYPES[kind]) for name, kind in (column.split(":") for column in COLUMNS.split())]
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +61,24 @@ def test_av2_reads_scenario_and_map(dataset: Path) -> None:
         scenario = av2_scenario.load_argoverse_scenario_parquet(path)
         assert scenario.scenario_id == path.parent.name
         assert np.allclose(np.diff(scenario.timestamps_ns), 1e8, atol=100)
-        city_map = av2_map.ArgoverseStaticMap.from_json(path.parent / f"log_map_archive_{path.parent.name}.json")
+        city_map = av2_map.ArgoverseStaticMap.from_json(
+            path.parent / f"log_map_archive_{path.parent.name}.json"
+        )
         lanes = city_map.vector_lane_segments
         assert len(lanes) >= 4
         for lane in lanes.values():
             assert lane.polygon_boundary.shape[1] == 3
             assert all(lane.id in lanes[successor].predecessors for successor in lane.successors)
             assert {lane.left_neighbor_id, lane.right_neighbor_id} <= {None, *lanes}
-        assert all(crossing.polygon.shape == (5, 3) for crossing in city_map.vector_pedestrian_crossings.values())
+        assert all(
+            crossing.polygon.shape == (5, 3)
+            for crossing in city_map.vector_pedestrian_crossings.values()
+        )
         ego = next(track for track in scenario.tracks if track.track_id == "AV")
         areas = city_map.get_scenario_vector_drivable_areas()
-        assert any(norm(area.xyz[:, :2] - ego.object_states[49].position).min() < 150.0 for area in areas)
+        assert any(
+            norm(area.xyz[:, :2] - ego.object_states[49].position).min() < 150.0 for area in areas
+        )
 
 
 def test_columns_equal_the_official_ones_and_lanes_join(dataset: Path) -> None:
@@ -85,9 +94,14 @@ def test_columns_equal_the_official_ones_and_lanes_join(dataset: Path) -> None:
         assert table["track_id"].to_pylist()[-1] == "AV"
         tracks = Counter(table["track_id"].to_pylist())
         assert tracks["AV"] == tracks[table["focal_track_id"][0].as_py()] == step.max() + 1
-        lanes = json.loads((path.parent / f"log_map_archive_{path.parent.name}.json").read_bytes())["lane_segments"]
+        lanes = json.loads((path.parent / f"log_map_archive_{path.parent.name}.json").read_bytes())[
+            "lane_segments"
+        ]
         for lane in lanes.values():
-            assert all(lanes[str(successor)]["centerline"][0] == lane["centerline"][-1] for successor in lane["successors"])
+            assert all(
+                lanes[str(successor)]["centerline"][0] == lane["centerline"][-1]
+                for successor in lane["successors"]
+            )
 
 
 def test_same_seed_same_bytes_for_any_number_of_workers(dataset: Path, tmp_path: Path) -> None:
@@ -95,7 +109,9 @@ def test_same_seed_same_bytes_for_any_number_of_workers(dataset: Path, tmp_path:
     assert content(tmp_path) == content(dataset)
 
 
-def test_a_killed_worker_is_one_line_and_its_scenes_are_written_later(dataset: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_one_line_and_its_scenes_are_written_later(
+    dataset: Path, tmp_path: Path
+) -> None:
     before = set(active_children())
 
     def kill() -> None:
@@ -112,11 +128,15 @@ def test_a_killed_worker_is_one_line_and_its_scenes_are_written_later(dataset: P
     assert content(tmp_path) == content(dataset)
 
 
-def test_a_scene_depends_on_seed_and_number_and_finished_scenes_are_kept(dataset: Path, tmp_path: Path) -> None:
+def test_a_scene_depends_on_seed_and_number_and_finished_scenes_are_kept(
+    dataset: Path, tmp_path: Path
+) -> None:
     synthesize(tmp_path, 5, 3, progress=False)
     complete = content(dataset)
     made = content(tmp_path)
-    assert {name: complete[name] for name in made if name.startswith("train")}.items() <= made.items()
+    assert {
+        name: complete[name] for name in made if name.startswith("train")
+    }.items() <= made.items()
     emptied, kept, missing = sorted(tmp_path.glob("train/*/*.parquet"))
     kept.write_bytes(b"mine")
     emptied.write_bytes(b"")
@@ -129,10 +149,17 @@ def test_a_scene_depends_on_seed_and_number_and_finished_scenes_are_kept(dataset
 
 @pytest.mark.parametrize(
     ("arguments", "sizes"),
-    [((100, 0.2, 0.05), (75, 20, 5)), ((3, 0.2, 0.05), (1, 1, 1)), ((1, 0.2, 0.05), (1, 0, 0)), ((10, 0.0, 0.0), (8, 1, 1))],
+    [
+        ((100, 0.2, 0.05), (75, 20, 5)),
+        ((3, 0.2, 0.05), (1, 1, 1)),
+        ((1, 0.2, 0.05), (1, 0, 0)),
+        ((10, 0.0, 0.0), (8, 1, 1)),
+    ],
 )
 def test_split_sizes(arguments: tuple[int, float, float], sizes: tuple[int, int, int]) -> None:
-    assert tuple(assign_splits(*arguments).count(split) for split in ("train", "val", "test")) == sizes
+    assert (
+        tuple(assign_splits(*arguments).count(split) for split in ("train", "val", "test")) == sizes
+    )
     for invalid in ((0, 0.2, 0.1), (5, 1.0, 0.0), (5, 0.6, 0.4), (5, -0.1, 0.0)):
         with pytest.raises(ValueError, match="must be"):
             assign_splits(*invalid)
@@ -153,14 +180,31 @@ def test_tracks_are_complete_or_interrupted_as_recorded_ones(scenes: list[Synthe
     assert (valid.sum(axis=1) == last - first + 1).all()  # no gaps: a tracker starts a new track
     assert ((first > 0) & (first < 50)).mean() > 0.05
     assert (last < 109).mean() > 0.1 and (first >= 50).mean() > 0.02
-    assert any(len(set(scene.tracks.bodies)) < len(scene.tracks.bodies) for scene in scenes), "one body, two tracks"
+    assert any(len(set(scene.tracks.bodies)) < len(scene.tracks.bodies) for scene in scenes), (
+        "one body, two tracks"
+    )
 
 
 def test_variety_of_agents_and_lanes(scenes: list[SyntheticScene]) -> None:
     kinds = {kind for scene in scenes for kind in scene.tracks.kinds}
-    assert kinds >= {"vehicle", "pedestrian", "cyclist", "motorcyclist", "bus", "static", "riderless_bicycle"}
-    assert {lane.kind for scene in scenes for lane in scene.network.lanes} == {"VEHICLE", "BIKE", "BUS"}
-    assert {len(junction.arms) for scene in scenes for junction in scene.network.junctions} == {3, 4}
+    assert kinds >= {
+        "vehicle",
+        "pedestrian",
+        "cyclist",
+        "motorcyclist",
+        "bus",
+        "static",
+        "riderless_bicycle",
+    }
+    assert {lane.kind for scene in scenes for lane in scene.network.lanes} == {
+        "VEHICLE",
+        "BIKE",
+        "BUS",
+    }
+    assert {len(junction.arms) for scene in scenes for junction in scene.network.junctions} == {
+        3,
+        4,
+    }
     assert {road.spec.lanes for scene in scenes for road in scene.network.roads} == {1, 2, 3}
     assert any(lane.merging for scene in scenes for lane in scene.network.lanes)
     assert len({scene.city for scene in scenes}) == 6
@@ -170,7 +214,9 @@ def test_variety_of_agents_and_lanes(scenes: list[SyntheticScene]) -> None:
 
 
 def test_futures_are_multimodal(scenes: list[SyntheticScene]) -> None:
-    turns = Counter[tuple[int, bool]]()  # turn of the focal vehicle, and whether other turns were open to it
+    turns = Counter[
+        tuple[int, bool]
+    ]()  # turn of the focal vehicle, and whether other turns were open to it
     swept = []
     for scene in scenes:
         heading = np.unwrap(scene.tracks.heading[scene.tracks.focal])[49:]
@@ -200,7 +246,9 @@ def test_true_motion_is_possible(worlds: list[tuple[World, int]]) -> None:
         rate = np.diff(np.unwrap(world.heading[:count], axis=1), axis=1) * 10.0
         assert np.abs(rate).max() < 1.5
         assert np.quantile(np.abs(rate) * speed[:, 1:], 0.999) < 5.0  # lateral acceleration, m/s^2
-        slip = np.angle(np.exp(1j * (np.arctan2(step[..., 1], step[..., 0]) - world.heading[:count, 1:])))
+        slip = np.angle(
+            np.exp(1j * (np.arctan2(step[..., 1], step[..., 0]) - world.heading[:count, 1:]))
+        )
         assert np.abs(slip[(speed[:, 1:] > 3.0) & present]).max() < 0.2
         stopped += int(((speed.min(axis=1) < 0.3) & (speed.max(axis=1) > 4.0)).sum())
         pedestrians = [kind == "pedestrian" for kind in world.kind]
@@ -211,7 +259,11 @@ def test_true_motion_is_possible(worlds: list[tuple[World, int]]) -> None:
 def discs(world: World, body: int) -> tuple[np.ndarray, float]:
     """Discs that cover a body: centers [T, n, 2] and their radius."""
     length, width = world.size[body]
-    along = np.linspace(-0.5, 0.5, int(np.ceil(length / width))) * (length - width) if length > width else np.zeros(1)
+    along = (
+        np.linspace(-0.5, 0.5, int(np.ceil(length / width))) * (length - width)
+        if length > width
+        else np.zeros(1)
+    )
     axis = np.stack((np.cos(world.heading[body]), np.sin(world.heading[body])), axis=-1)
     return world.xy[body][:, None] + along[None, :, None] * axis[:, None], float(width / 2)
 
@@ -221,9 +273,15 @@ def test_agents_do_not_collide(worlds: list[tuple[World, int]]) -> None:
     for world, count in worlds:
         pedestrians = [i for i, kind in enumerate(world.kind) if kind == "pedestrian"]
         for one, other in [(i, j) for i in range(count) for j in [*range(i), *pedestrians]]:
-            near = world.present[one] & world.present[other] & (norm(world.xy[one] - world.xy[other]) < 13.0)
+            near = (
+                world.present[one]
+                & world.present[other]
+                & (norm(world.xy[one] - world.xy[other]) < 13.0)
+            )
             if near.any():
                 (a, radius_a), (b, radius_b) = discs(world, one), discs(world, other)
                 pairs += 1
-                collisions += norm(a[near][:, :, None] - b[near][:, None]).min() < radius_a + radius_b - 0.1
+                collisions += (
+                    norm(a[near][:, :, None] - b[near][:, None]).min() < radius_a + radius_b - 0.1
+                )
     assert pairs > 300 and collisions == 0

@@ -28,9 +28,12 @@ Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
 @pytest.mark.parametrize(
-    ("with_future", "suffix", "geojson"), [(True, ".csv", False), (False, ".csv", True), (True, ".parquet", True)]
+    ("with_future", "suffix", "geojson"),
+    [(True, ".csv", False), (False, ".csv", True), (True, ".parquet", True)],
 )
-def test_a_scene_written_as_a_table_is_read_back(tmp_path: Path, with_future: bool, suffix: str, geojson: bool) -> None:
+def test_a_scene_written_as_a_table_is_read_back(
+    tmp_path: Path, with_future: bool, suffix: str, geojson: bool
+) -> None:
     scene = tables.known_scene(with_future)
     tables.write_lanes(tmp_path / "lanes.json", *tables.lanes_of(scene)["lanes"], geojson=geojson)
     back = read(tmp_path, tables.table_of(scene), name=f"drive{suffix}")
@@ -49,11 +52,15 @@ def test_id_position_and_time_are_enough(tmp_path: Path) -> None:
     assert scene.valid.all()
     assert np.abs(scene.velocity - (5.0, 1.0)).max() < 0.02
     assert np.abs(scene.heading - np.arctan2(1, 5)).max() < 1e-3
-    assert np.allclose(scene.position[1] + scene.origin, two_tracks()[["x", "y"]].to_numpy()[10:], atol=1e-5)
+    assert np.allclose(
+        scene.position[1] + scene.origin, two_tracks()[["x", "y"]].to_numpy()[10:], atol=1e-5
+    )
 
 
 def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_path: Path) -> None:
-    table = two_tracks(heading=[6.2, 3.5, -3.5, *[-2.0] * 7], vx=7.0, vy=-3.0)  # headings are wrapped to (-pi, pi]
+    table = two_tracks(
+        heading=[6.2, 3.5, -3.5, *[-2.0] * 7], vx=7.0, vy=-3.0
+    )  # headings are wrapped to (-pi, pi]
     table.loc[3, "heading"] = np.nan
     table.loc[4, ["vx", "vy"]] = np.nan
     scene = read(tmp_path, table)
@@ -61,19 +68,29 @@ def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_pat
     assert np.allclose(scene.heading[0], expected, atol=1e-3)
     velocity = np.full((10, 2), (7.0, -3.0))
     velocity[4] = 5.0, 1.0
-    assert np.allclose(scene.velocity[0], velocity, atol=0.02) and np.allclose(scene.velocity[1], (7.0, -3.0))
+    assert np.allclose(scene.velocity[0], velocity, atol=0.02) and np.allclose(
+        scene.velocity[1], (7.0, -3.0)
+    )
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_types_of_columns_do_not_matter(tmp_path: Path, suffix: str) -> None:
     names = ["007", "7", "NA", "nan", "a,b", 'q"x', "é 1", "1.50"]
-    table = frame(*(track(name, range(10), kind="bus") for name in names)).assign(more="x, y", timestamp=3.3)
+    table = frame(*(track(name, range(10), kind="bus") for name in names)).assign(
+        more="x, y", timestamp=3.3
+    )
     scene = read(tmp_path, table, name=f"drive{suffix}")
     assert scene.agent_id == tuple(sorted(names))
-    others = table.assign(x=table.x.astype(str), step=table.step.astype(np.float32), track_id=table.track_id.astype("category"))
+    others = table.assign(
+        x=table.x.astype(str),
+        step=table.step.astype(np.float32),
+        track_id=table.track_id.astype("category"),
+    )
     assert scenes_equal(read(tmp_path / "others", others, name=f"drive{suffix}"), scene)
     numbered = two_tracks().replace({"a": 1, "b": 2})
-    assert scenes_equal(*(read(tmp_path / kind, numbered.astype({"track_id": kind})) for kind in ("int64", "str")))
+    assert scenes_equal(
+        *(read(tmp_path / kind, numbered.astype({"track_id": kind})) for kind in ("int64", "str"))
+    )
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
@@ -98,8 +115,14 @@ def test_blanks_and_byte_order_marks_are_ignored(tmp_path: Path) -> None:
 
 
 def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
-    tables.write_lanes(tmp_path / "lanes.json", *({"id": y, "points": [[0, y], [50, y]]} for y in (0, 300)))
-    table = frame(two_tracks(kind="vehicle"), track("late", range(3, 10), (9.0, 9.0)), track("gone", range(4), (0.0, 8.0)))
+    tables.write_lanes(
+        tmp_path / "lanes.json", *({"id": y, "points": [[0, y], [50, y]]} for y in (0, 300))
+    )
+    table = frame(
+        two_tracks(kind="vehicle"),
+        track("late", range(3, 10), (9.0, 9.0)),
+        track("gone", range(4), (0.0, 8.0)),
+    )
     rng = np.random.default_rng(0)
     later = table.step >= 5
     changed = table.copy()
@@ -120,24 +143,54 @@ def test_kind_and_role_come_from_the_last_observed_row_or_are_defaults(tmp_path:
     kinds = ["unknown", "", "cyclist", "Pedestrian", "cyclist", *["bus"] * 5]
     roles = ["", "", "", "", "focal", *["context"] * 5]
     late = track("b", range(7, 10), kind=["bus", "vehicle", "vehicle"], role="scored")
-    scene = read(tmp_path, frame(track("a", range(10), kind=kinds, role=roles), late, track("c", range(10), kind="", role="")))
+    scene = read(
+        tmp_path,
+        frame(
+            track("a", range(10), kind=kinds, role=roles),
+            late,
+            track("c", range(10), kind="", role=""),
+        ),
+    )
     assert scene.agent_kind.tolist() == [AgentKind.CYCLIST, AgentKind.BUS, AgentKind.UNKNOWN]
     assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT]
-    steps = {"all": range(10), "before and now": [2, 4], "from now on": range(4, 10), "past": range(4), "to come": range(5, 10)}
-    scene = read(tmp_path, frame(*(track(name, seen) for name, seen in steps.items()), track("x cone", range(10), kind="static")))
+    steps = {
+        "all": range(10),
+        "before and now": [2, 4],
+        "from now on": range(4, 10),
+        "past": range(4),
+        "to come": range(5, 10),
+    }
+    scene = read(
+        tmp_path,
+        frame(
+            *(track(name, seen) for name, seen in steps.items()),
+            track("x cone", range(10), kind="static"),
+        ),
+    )
     scored = [AgentRole.SCORED] * 2 + [AgentRole.CONTEXT] * 4
     assert (scene.agent_id, scene.agent_role.tolist()) == ((*steps, "x cone"), scored)
 
 
 def test_the_origin_is_the_last_observed_position_of_the_focal_agent(tmp_path: Path) -> None:
-    table = frame(track("a", range(10), role="scored"), track("b", range(4), (70.0, 0.0), role="focal"))
+    table = frame(
+        track("a", range(10), role="scored"), track("b", range(4), (70.0, 0.0), role="focal")
+    )
     assert read(tmp_path, table).origin.tolist() == [71.5, pytest.approx(0.3)]
-    later = frame(track("c", range(10), (30.0, 0.0), role="scored"), track("b", range(6, 10), role="focal"))
+    later = frame(
+        track("c", range(10), (30.0, 0.0), role="scored"), track("b", range(6, 10), role="focal")
+    )
     assert read(tmp_path, later).origin[0] == 32.0
 
 
 def test_splits_are_folders_and_files_in_raw_are_the_split_all(tmp_path: Path) -> None:
-    for name in ("train/a.csv", "val/b.parquet", "val/.hidden.csv", "val/._b.csv", "loose.csv", "notes/readme.txt"):
+    for name in (
+        "train/a.csv",
+        "val/b.parquet",
+        "val/.hidden.csv",
+        "val/._b.csv",
+        "loose.csv",
+        "notes/readme.txt",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         if name.endswith("txt"):
             (tmp_path / name).write_text("no table")
@@ -153,41 +206,67 @@ def test_splits_are_folders_and_files_in_raw_are_the_split_all(tmp_path: Path) -
 
 
 def test_a_file_may_hold_several_scenes(tmp_path: Path) -> None:
-    parts = [two_tracks().assign(scene_id=name, x=lambda t, shift=shift: t.x + shift) for shift, name in enumerate("zax")]
+    parts = [
+        two_tracks().assign(scene_id=name, x=lambda t, shift=shift: t.x + shift)
+        for shift, name in enumerate("zax")
+    ]
     path = write(tmp_path / "val" / "many.csv", frame(*parts))
     assert [item[:2] for item in SMALL.inputs(tmp_path, "val")] == [(path, name) for name in "axz"]
     scenes = read_all(tmp_path)
-    assert {name: scene.origin[0] for name, scene in scenes.items()} == {"a": 3.0, "x": 4.0, "z": 2.0}
+    assert {name: scene.origin[0] for name, scene in scenes.items()} == {
+        "a": 3.0,
+        "x": 4.0,
+        "z": 2.0,
+    }
     assert SMALL.inputs(tmp_path, "val")[0].name(tmp_path) == "val/many.csv#a"
 
 
 def test_long_scenes_are_cut_into_windows(tmp_path: Path) -> None:
     table = frame(track("a", range(100, 117)), track("b", range(108, 117), (0.0, 9.0)))
-    table = table.assign(heading=np.where(table.step % 3, np.nan, 0.5), y=table.y + 0.1 * (table.step - 108) ** 2)
+    table = table.assign(
+        heading=np.where(table.step % 3, np.nan, 0.5), y=table.y + 0.1 * (table.step - 108) ** 2
+    )
     write(tmp_path / "val" / "drive.csv", table)
     scenes = read_all(tmp_path)
-    assert list(scenes) == ["drive-t100", "drive-t102", "drive-t104", "drive-t106"]  # 110 steps are complete until 106 + 10
+    assert list(scenes) == [
+        "drive-t100",
+        "drive-t102",
+        "drive-t104",
+        "drive-t106",
+    ]  # 110 steps are complete until 106 + 10
     for name, scene in scenes.items():
         first = int(name.split("-t")[1])
         alone = read(tmp_path / "alone", table[(table.step >= first) & (table.step < first + 10)])
         assert scene.num_steps == 10 and scenes_equal(scene, replace(alone, scene_id=name))
     assert scenes["drive-t102"].agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
     assert scenes["drive-t106"].agent_role.tolist() == [AgentRole.SCORED, AgentRole.SCORED]
-    assert list(read_all(tmp_path, Table(num_history=5, num_future=5, stride=7))) == ["drive-t100", "drive-t107"]
+    assert list(read_all(tmp_path, Table(num_history=5, num_future=5, stride=7))) == [
+        "drive-t100",
+        "drive-t107",
+    ]
 
 
 def test_windows_without_an_agent_at_the_last_observed_step_are_left_out(tmp_path: Path) -> None:
     write(tmp_path / "val" / "drive.csv", track("a", [*range(6), *range(30, 40)]))
     parts = [item.part for item in SMALL.inputs(tmp_path, "val")]
-    assert parts == ["drive-t0", "drive-t26", "drive-t28", "drive-t30"]  # their last observed steps: 4, 30, 32, 34
+    assert parts == [
+        "drive-t0",
+        "drive-t26",
+        "drive-t28",
+        "drive-t30",
+    ]  # their last observed steps: 4, 30, 32, 34
     write(tmp_path / "val" / "drive.csv", track("a", [0, 1, 2, 3, 500]))
     [item] = SMALL.inputs(tmp_path, "val")
-    with pytest.raises(SceneError, match=r"drive\.csv: no window has an agent at its last observed step"):
+    with pytest.raises(
+        SceneError, match=r"drive\.csv: no window has an agent at its last observed step"
+    ):
         SMALL.read(item, "val", tmp_path)
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(5, 5), (6, 10), (10, 10)])
-def test_history_alone_is_a_test_scene_and_a_future_may_be_short(tmp_path: Path, steps: int, expected: int) -> None:
+def test_history_alone_is_a_test_scene_and_a_future_may_be_short(
+    tmp_path: Path, steps: int, expected: int
+) -> None:
     scene = read(tmp_path, two_tracks(steps))
     assert scene.num_steps == expected
     assert scene.num_future == 5
@@ -199,7 +278,10 @@ def test_timestamps_are_rounded_to_the_period(tmp_path: Path) -> None:
     timed = two_tracks().assign(timestamp=lambda t: 1.7e9 + 0.1 * t.step + jitter * (t.step > 0))
     expected = read(tmp_path, two_tracks())
     assert scenes_equal(read(tmp_path, timed.drop(columns="step")), expected)
-    late = frame(timed.assign(scene_id="one"), timed.assign(timestamp=timed.timestamp + 77.77, scene_id="two"))
+    late = frame(
+        timed.assign(scene_id="one"),
+        timed.assign(timestamp=timed.timestamp + 77.77, scene_id="two"),
+    )
     write(tmp_path / "late" / "val" / "drive.parquet", late.drop(columns="step"))
     for scene in read_all(tmp_path / "late").values():
         assert np.array_equal(scene.position, expected.position)
@@ -209,10 +291,19 @@ def test_timestamps_are_rounded_to_the_period(tmp_path: Path) -> None:
 
 
 OTHER_UNITS: dict[str, tuple[Change, dict[str, Any]]] = {  # refused without the options: tests/uses
-    "milliseconds": (lambda t: t.assign(timestamp=100.0 * t.step).drop(columns="step"), {"time_unit": "ms"}),
-    "nanoseconds": (lambda t: t.assign(timestamp=1e8 * t.step).drop(columns="step"), {"time_unit": "ns"}),
+    "milliseconds": (
+        lambda t: t.assign(timestamp=100.0 * t.step).drop(columns="step"),
+        {"time_unit": "ms"},
+    ),
+    "nanoseconds": (
+        lambda t: t.assign(timestamp=1e8 * t.step).drop(columns="step"),
+        {"time_unit": "ns"},
+    ),
     "every tenth frame": (lambda t: t.assign(step=10 * t.step), {"step_interval": 10}),
-    "every tenth frame from frame 3": (lambda t: t.assign(step=10 * t.step + 3), {"step_interval": 10}),
+    "every tenth frame from frame 3": (
+        lambda t: t.assign(step=10 * t.step + 3),
+        {"step_interval": 10},
+    ),
     "duplicates": (lambda t: frame(t, t.assign(x=t.x + 1)), {"drop_duplicates": True}),
 }
 
@@ -221,13 +312,17 @@ OTHER_UNITS: dict[str, tuple[Change, dict[str, Any]]] = {  # refused without the
 def test_options_read_tables_in_other_units(tmp_path: Path, case: str) -> None:
     change, options = OTHER_UNITS[case]
     expected = read(tmp_path / "plain", two_tracks())
-    assert scenes_equal(read(tmp_path / "changed", change(two_tracks()), replace(SMALL, **options)), expected)
+    assert scenes_equal(
+        read(tmp_path / "changed", change(two_tracks()), replace(SMALL, **options)), expected
+    )
 
 
 def test_an_agent_that_reappears_has_the_mean_velocity_of_its_absence(tmp_path: Path) -> None:
     steps = np.arange(35)
     absent = (steps > 4) & (steps < 29)  # 24 steps of .1 s; the last observed step is 29
-    both = [pd.DataFrame({"track_id": name, "step": steps, "x": 0.5 * steps, "y": 9.0}) for name in "ab"]
+    both = [
+        pd.DataFrame({"track_id": name, "step": steps, "x": 0.5 * steps, "y": 9.0}) for name in "ab"
+    ]
     table = frame(both[0], both[1][~absent])
     scene = read(tmp_path, table, Table(num_history=30, num_future=5))
     assert np.allclose(scene.velocity[1, [3, 29, 30]], (5.0, 0.0), atol=0.01)
@@ -247,31 +342,57 @@ def test_single_positions_may_be_far_off() -> None:
 
 def test_the_error_of_a_timestamp_off_the_grid_names_the_likely_period(tmp_path: Path) -> None:
     quick = two_tracks().assign(timestamp=lambda t: 8.0 + 0.04 * t.step).drop(columns="step")
-    with pytest.raises(SceneError, match=r"timestamp: 8\.04 is no multiple of the period of 0\.1 s after .* mostly 0\.04 apart"):
+    with pytest.raises(
+        SceneError,
+        match=r"timestamp: 8\.04 is no multiple of the period of 0\.1 s after .* mostly 0\.04 apart",
+    ):
         read(tmp_path, quick)
 
 
 def _cell(column: str, value: object, row: int = 13) -> Change:
     def change(table: pd.DataFrame) -> pd.DataFrame:
         cells = list(table[column]) if column in table else [""] * len(table)
-        return table.assign(**{column: pd.Series([*cells[:row], value, *cells[row + 1 :]], dtype=object)})
+        return table.assign(
+            **{column: pd.Series([*cells[:row], value, *cells[row + 1 :]], dtype=object)}
+        )
 
     return change
 
 
 BROKEN: dict[str, tuple[Change, str]] = {
-    "no track_id": (lambda t: t.drop(columns="track_id"), "track_id: no such column; its columns are step, x, y"),
-    "no clock": (lambda t: t.drop(columns="step"), "step (nor timestamp): no such column; its columns are"),
+    "no track_id": (
+        lambda t: t.drop(columns="track_id"),
+        "track_id: no such column; its columns are step, x, y",
+    ),
+    "no clock": (
+        lambda t: t.drop(columns="step"),
+        "step (nor timestamp): no such column; its columns are",
+    ),
     "two columns": (lambda t: pd.concat([t, t[["x"]]], axis=1), "x: two columns of this name"),
     "no rows": (lambda t: t.iloc[:0], "track_id: no rows"),
     "NaN": (_cell("x", np.nan), "x: empty or NaN (track 'b', step 3)"),
-    "far": (_cell("x", 1e9), "x: 1000000000, expected at most 1e+08 either way (track 'b', step 3)"),
+    "far": (
+        _cell("x", 1e9),
+        "x: 1000000000, expected at most 1e+08 either way (track 'b', step 3)",
+    ),
     "too far": (_cell("x", 60_000.0), "position: farther than 50 km"),
-    "twice": (lambda t: frame(t, t.iloc[[13]]), "uses the first row): two rows for step 3 of track 'b'"),
+    "twice": (
+        lambda t: frame(t, t.iloc[[13]]),
+        "uses the first row): two rows for step 3 of track 'b'",
+    ),
     "no name": (_cell("track_id", ""), "track_id: empty or with a line break"),
-    "half a velocity": (lambda t: _cell("vx", 1.0)(t.assign(vx="", vy="")), "vx: one of vx and vy is empty (track 'b', step 3)"),
-    "kind": (lambda t: t.assign(kind="tram"), "kind: 'tram' (track 'a'), expected one of unknown, vehicle, pedestrian"),
-    "role": (lambda t: t.assign(role="hero"), "role: 'hero' (track 'a'), expected one of context, scored, focal"),
+    "half a velocity": (
+        lambda t: _cell("vx", 1.0)(t.assign(vx="", vy="")),
+        "vx: one of vx and vy is empty (track 'b', step 3)",
+    ),
+    "kind": (
+        lambda t: t.assign(kind="tram"),
+        "kind: 'tram' (track 'a'), expected one of unknown, vehicle, pedestrian",
+    ),
+    "role": (
+        lambda t: t.assign(role="hero"),
+        "role: 'hero' (track 'a'), expected one of context, scored, focal",
+    ),
     "two focal": (lambda t: t.assign(role="focal"), "role: two tracks are focal, 'a' and 'b'"),
     "no agent now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
     "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 cities in one scene"),
@@ -279,7 +400,9 @@ BROKEN: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(tmp_path: Path, case: str) -> None:
+def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(
+    tmp_path: Path, case: str
+) -> None:
     change, message = BROKEN[case]
     path = write(tmp_path / "val" / "drive.csv", change(two_tracks()))
     [item] = SMALL.inputs(tmp_path, "val")
@@ -290,11 +413,18 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(tmp_path
     assert message in str(caught.value)
     if case in ("no track_id", "no clock", "two columns", "no rows", "no agent now"):
         return  # errors of a complete file; and `good` has a role column, so that it needs no agent in the last observed step
-    good = two_tracks(heading=0.1, vx=5.0, vy=1.0, kind="bus", role="scored", city="here").astype(object)
+    good = two_tracks(heading=0.1, vx=5.0, vy=1.0, kind="bus", role="scored", city="here").astype(
+        object
+    )
     write(path, frame(good.assign(scene_id="one"), change(good).assign(scene_id="two")))
     assert [item.part for item in SMALL.inputs(tmp_path, "val")] == ["one", "two"]
-    assert scenes_equal(SMALL.read(Input(path, "one"), "val", tmp_path), replace(read(tmp_path / "alone", good), scene_id="one"))
-    with pytest.raises(SceneError, match=re.escape(f"{path}: scene two: ") + ".*" + re.escape(message)):
+    assert scenes_equal(
+        SMALL.read(Input(path, "one"), "val", tmp_path),
+        replace(read(tmp_path / "alone", good), scene_id="one"),
+    )
+    with pytest.raises(
+        SceneError, match=re.escape(f"{path}: scene two: ") + ".*" + re.escape(message)
+    ):
         SMALL.read(Input(path, "two"), "val", tmp_path)
 
 
@@ -302,13 +432,21 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(tmp_path
     ("change", "message"),
     [
         (lambda t: t.assign(x=t.x > 1), "x: type bool, expected numbers"),
-        (lambda t: t.assign(timestamp=pd.Timestamp(0)).drop(columns="step"), "timestamp: type timestamp"),
+        (
+            lambda t: t.assign(timestamp=pd.Timestamp(0)).drop(columns="step"),
+            "timestamp: type timestamp",
+        ),
         (lambda t: t.assign(track_id=1.0), "track_id: type double, expected text or whole numbers"),
-        (lambda t: t.assign(track_id=[None, *t.track_id[1:]]), "track_id: empty or with a line break"),
+        (
+            lambda t: t.assign(track_id=[None, *t.track_id[1:]]),
+            "track_id: empty or with a line break",
+        ),
         (lambda t: t.assign(x=[None, *t.x[1:]]), "x: empty or NaN (track 'a', step 0)"),
     ],
 )
-def test_a_parquet_file_with_the_wrong_types(tmp_path: Path, change: Callable[..., pd.DataFrame], message: str) -> None:
+def test_a_parquet_file_with_the_wrong_types(
+    tmp_path: Path, change: Callable[..., pd.DataFrame], message: str
+) -> None:
     path = write(tmp_path / "val" / "drive.parquet", change(two_tracks()))
     with pytest.raises(SceneError) as caught:
         SMALL.read(*SMALL.inputs(tmp_path, "val"), "val", tmp_path)
@@ -331,7 +469,9 @@ def test_text_columns_may_be_dictionaries_with_missing_values(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["../../evil", "a\\b", "", "a\nb"])
 def test_scenes_with_invalid_names_are_skipped(tmp_path: Path, name: str) -> None:
     raw, store = tmp_path / "raw", tmp_path / "store"
-    write(raw / "val" / "drive.parquet", frame(two_tracks(scene_id=name), two_tracks(scene_id="good")))
+    write(
+        raw / "val" / "drive.parquet", frame(two_tracks(scene_id=name), two_tracks(scene_id="good"))
+    )
     summary = prepare(SMALL, raw, store, PrepareOptions(progress=False))
     [(item, reason)] = summary.skipped
     assert item.startswith("val/drive.parquet#") and item.isprintable()
@@ -340,31 +480,55 @@ def test_scenes_with_invalid_names_are_skipped(tmp_path: Path, name: str) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "store"]
 
 
-def test_a_distant_step_takes_no_memory_and_a_scene_with_the_name_of_a_window_is_skipped(tmp_path: Path) -> None:
+def test_a_distant_step_takes_no_memory_and_a_scene_with_the_name_of_a_window_is_skipped(
+    tmp_path: Path,
+) -> None:
     write(tmp_path / "val" / "a.csv", frame(two_tracks(12), track("c", [10**15])))
     assert list(read_all(tmp_path)) == ["a-t0", "a-t2", "a-t4", "a-t6"]
-    write(tmp_path / "val" / "a.csv", frame(two_tracks(12, scene_id="s"), two_tracks(scene_id="s-t2")))
+    write(
+        tmp_path / "val" / "a.csv", frame(two_tracks(12, scene_id="s"), two_tracks(scene_id="s-t2"))
+    )
     first, second = SMALL.inputs(tmp_path, "val")
     assert SMALL.read(first, "val", tmp_path).scene_id == "s-t0"
     with pytest.raises(SceneError, match="scene s-t2: scene_id: also the name of a window"):
         SMALL.read(second, "val", tmp_path)
 
 
-def test_the_command_line_takes_options_and_lists_skipped_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_takes_options_and_lists_skipped_inputs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw, store = tmp_path / "raw", tmp_path / "store"
     bad = two_tracks(12, scene_id="bad")
     bad.loc[3, "x"] = np.nan
     write(raw / "val" / "drive.csv", frame(two_tracks(12, scene_id="good"), bad))
     write(raw / "val" / "short.csv", two_tracks(3))
-    words = ("preprocess", "table", raw, store, "--num-history", 4, "--num-future", 3, "--stride", 4, "--period-s", 0.2)
+    words = (
+        "preprocess",
+        "table",
+        raw,
+        store,
+        "--num-history",
+        4,
+        "--num-future",
+        3,
+        "--stride",
+        4,
+        "--period-s",
+        0.2,
+    )
     assert run(*words, "--workers", 1) == 0
     text = capsys.readouterr().out
     assert "val: 3 scenes" in text and "2 skipped" in text
-    assert "  skipped val/drive.csv#bad-t0: val/drive.csv: scene bad-t0: x: empty or NaN (track 'a', step 3)" in text
+    assert (
+        "  skipped val/drive.csv#bad-t0: val/drive.csv: scene bad-t0: x: empty or NaN (track 'a', step 3)"
+        in text
+    )
     assert "  skipped val/short.csv: val/short.csv: 3 steps from its first to its last row" in text
     scenes = list(SceneStore(store, "val"))
     assert [scene.scene_id for scene in scenes] == ["bad-t4", "good-t0", "good-t4"]
-    assert {(scene.num_history, scene.num_future, scene.period_s) for scene in scenes} == {(4, 3, 0.2)}
+    assert {(scene.num_history, scene.num_future, scene.period_s) for scene in scenes} == {
+        (4, 3, 0.2)
+    }
 
 
 def test_an_edited_table_or_map_is_prepared_again(tmp_path: Path) -> None:
@@ -390,6 +554,14 @@ def test_a_table_of_the_same_name_in_another_folder_does_not_replace_scenes(tmp_
     prepare(SMALL, tmp_path / "mine", store, options)
     shutil.copytree(tmp_path / "mine", tmp_path / "copy")
     assert prepare(SMALL, tmp_path / "copy", store, options).splits[0].kept_shards == 1
-    with pytest.raises(TrajformerError, match=r"store/val: was prepared from table .*/copy, not from .*/theirs: .*--overwrite"):
+    with pytest.raises(
+        TrajformerError,
+        match=r"store/val: was prepared from table .*/copy, not from .*/theirs: .*--overwrite",
+    ):
         prepare(SMALL, tmp_path / "theirs", store, options)
-    assert prepare(SMALL, tmp_path / "theirs", store, replace(options, overwrite=True)).splits[0].kept_shards == 0
+    assert (
+        prepare(SMALL, tmp_path / "theirs", store, replace(options, overwrite=True))
+        .splits[0]
+        .kept_shards
+        == 0
+    )

@@ -23,29 +23,70 @@ RING = [[0, 0], [9, 0], [9, 3], [0, 3]]
 def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
     table = write(tmp_path / "val" / "drive.csv", two_tracks())
     write(tmp_path / "val" / "other.csv", two_tracks())
-    places = ["lanes.json", "lanes.geojson", "val/lanes.json", "val/lanes.geojson", "val/drive.lanes.json"]
+    places = [
+        "lanes.json",
+        "lanes.geojson",
+        "val/lanes.json",
+        "val/lanes.geojson",
+        "val/drive.lanes.json",
+    ]
     places += ["val/drive.lanes.geojson"]
     for number, place in enumerate(places):
-        write_lanes(tmp_path / place, {"id": number, "points": LINE}, geojson=place.endswith("geojson"))
+        write_lanes(
+            tmp_path / place, {"id": number, "points": LINE}, geojson=place.endswith("geojson")
+        )
         assert SMALL.read(Input(table), "val", tmp_path).polyline_id.tolist() == [number]
-    assert SMALL.read(Input(tmp_path / "val" / "other.csv"), "val", tmp_path).polyline_id.tolist() == [3]
+    assert SMALL.read(
+        Input(tmp_path / "val" / "other.csv"), "val", tmp_path
+    ).polyline_id.tolist() == [3]
 
 
 @pytest.mark.parametrize("geojson", [False, True])
 def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
     lanes: list[dict[str, Any]] = [
         {"id": 1, "points": LINE, "successors": [2, "gone"], "left": 3},
-        {"id": 2, "kind": "bus", "points": [[9, 0], [12, 0], [12, 0], [12, 8]], "intersection": True, "turn": "left"},
-        {"id": 3, "kind": "bike", "points": [[0, 3, 100], [9, 3, 100]], "right": 1, "turn": "right", "traffic_control": 1},
-        {"id": 4, "points": [[20, 0], [30, 0]], "predecessors": [2, 2], "turn": None, "intersection": None},
-        {"id": 1, "kind": "crosswalk", "points": RING, "successors": [3]},  # a ring may have the id of a lane, and has no links
+        {
+            "id": 2,
+            "kind": "bus",
+            "points": [[9, 0], [12, 0], [12, 0], [12, 8]],
+            "intersection": True,
+            "turn": "left",
+        },
+        {
+            "id": 3,
+            "kind": "bike",
+            "points": [[0, 3, 100], [9, 3, 100]],
+            "right": 1,
+            "turn": "right",
+            "traffic_control": 1,
+        },
+        {
+            "id": 4,
+            "points": [[20, 0], [30, 0]],
+            "predecessors": [2, 2],
+            "turn": None,
+            "intersection": None,
+        },
+        {
+            "id": 1,
+            "kind": "crosswalk",
+            "points": RING,
+            "successors": [3],
+        },  # a ring may have the id of a lane, and has no links
         {"kind": "drivable_area", "points": [*RING, RING[0]]},
     ]
     write_lanes(tmp_path / "lanes.json", *lanes, geojson=geojson)
     scene = read(tmp_path, two_tracks())
     assert scene.polyline_id.tolist()[:5] == [1, 2, 3, 4, 1]
-    assert scene.polyline_kind.tolist() == [*(0, 1, 2, 0), PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
-    left, right = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION, LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
+    assert scene.polyline_kind.tolist() == [
+        *(0, 1, 2, 0),
+        PolylineKind.CROSSWALK,
+        PolylineKind.DRIVABLE_AREA,
+    ]
+    left, right = (
+        LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION,
+        LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL,
+    )
     assert scene.polyline_flags.tolist() == [0, left, right, 0, 0, 0]
     assert np.diff(scene.polyline_offset).tolist() == [2, 3, 2, 2, 5, 5]
     assert np.allclose(scene.polyline(1) + scene.origin, [[9, 0], [12, 0], [12, 8]])
@@ -58,13 +99,21 @@ def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
 
 
 def test_a_feature_is_a_lane_or_an_area_by_its_shape(tmp_path: Path) -> None:
-    line, area = {"type": "LineString", "coordinates": LINE}, {"type": "Polygon", "coordinates": [RING, [[1, 1], [2, 2], [1, 2]]]}
+    line, area = (
+        {"type": "LineString", "coordinates": LINE},
+        {"type": "Polygon", "coordinates": [RING, [[1, 1], [2, 2], [1, 2]]]},
+    )
     ring = {"type": "LineString", "coordinates": RING}
     features: list[dict[str, Any]] = [
         {"type": "Feature", "id": "way/7", "geometry": line, "properties": None},
         {"type": "Feature", "geometry": area, "properties": {"name": "Elm Street"}},
         {"type": "Feature", "geometry": ring, "properties": {"kind": "crosswalk"}},
-        {"type": "Feature", "id": 5, "geometry": line, "properties": {"id": None, "kind": None, "successors": ["way/7"]}},
+        {
+            "type": "Feature",
+            "id": 5,
+            "geometry": line,
+            "properties": {"id": None, "kind": None, "successors": ["way/7"]},
+        },
         {"type": "Feature", "id": 6, "geometry": area, "properties": {"kind": None}},
     ]
     path = tmp_path / "lanes.geojson"
@@ -82,17 +131,28 @@ def test_ids_may_be_text(tmp_path: Path) -> None:
     lanes = read_lanes(path)
     ids = lanes.polyline_id.tolist()
     assert len(set(ids)) == len(ids) == 8 and ids[2] == 12 and ids[5] == -7
-    assert [(a, b) for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR and a != 99] == []
+    assert [
+        (a, b) for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR and a != 99
+    ] == []
     assert {b for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR} == set(ids) - {99}
     again = read_lanes(write_lanes(tmp_path / "b.json", *reversed(first)))
-    assert again.polyline_id.tolist() == ids[-2::-1]  # the same text gives the same number in another file
+    assert (
+        again.polyline_id.tolist() == ids[-2::-1]
+    )  # the same text gives the same number in another file
 
 
 def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
-    gone, later = tables.track("gone", range(3), (0.0, 499.0)), tables.track("later", range(5, 10), (0, 900))
+    gone, later = (
+        tables.track("gone", range(3), (0.0, 499.0)),
+        tables.track("later", range(5, 10), (0, 900)),
+    )
     table = tables.frame(two_tracks(), gone, later)
     lanes = [{"id": y, "points": [[-5000, y], [5000, y]]} for y in (0, 120, 400, 900)]
-    write_lanes(tmp_path / "lanes.json", *lanes, {"id": 7, "points": [[200, 0], [300, 0]], "predecessors": [0]})
+    write_lanes(
+        tmp_path / "lanes.json",
+        *lanes,
+        {"id": 7, "points": [[200, 0], [300, 0]], "predecessors": [0]},
+    )
     assert read(tmp_path, table).polyline_id.tolist() == [0, 400]
     near = Table(num_history=5, num_future=5, map_radius_m=198.5)
     scene = read(tmp_path, table, near)
@@ -114,20 +174,38 @@ BROKEN: dict[str, tuple[str, str]] = {
     "a list": ("[]", "lanes: no list 'lanes' and no list 'features' (GeoJSON)"),
     "one point": (plain(points=[[1, 1]]), POINTS + "1 different ones, expected at least 2"),
     "huge": (plain(points=[[1, 1], [2, 1e9]]), POINTS + "infinite or huge"),
-    "a ring of two": (plain(kind="crosswalk", points=LINE), POINTS + "2 different ones, expected at least 3"),
-    "kind": (plain(kind="tram"), ENTRY + "kind: 'tram', expected one of vehicle, bus, bike, crosswalk, drivable_area"),
+    "a ring of two": (
+        plain(kind="crosswalk", points=LINE),
+        POINTS + "2 different ones, expected at least 3",
+    ),
+    "kind": (
+        plain(kind="tram"),
+        ENTRY + "kind: 'tram', expected one of vehicle, bus, bike, crosswalk, drivable_area",
+    ),
     "turn": (plain(turn="back"), ENTRY + "turn: 'back', expected one of none, left, right"),
-    "flag": (plain(intersection="no"), ENTRY + "Expected `bool | int | null`, got `str` - at `$.intersection`"),
+    "flag": (
+        plain(intersection="no"),
+        ENTRY + "Expected `bool | int | null`, got `str` - at `$.intersection`",
+    ),
     "id": (plain(id=1.5), ENTRY + "id: 1.5, expected text or a whole number"),
     "id twice": (plain(id="0"), ENTRY + "id: '0' is also the id of lanes[0]"),
     "no geometry": (feature(None), "features[0]: geometry: missing"),
-    "another geometry": (feature({"type": "Point"}), "features[0]: geometry: 'Point', expected one of LineString, Polygon"),
+    "another geometry": (
+        feature({"type": "Point"}),
+        "features[0]: geometry: 'Point', expected one of LineString, Polygon",
+    ),
     "a lane's outline": (
         feature({"type": "Polygon", "coordinates": [RING]}, kind="bus"),
         "features[0]: kind: a polygon is a crosswalk or a drivable_area",
     ),
-    "degrees": (feature({"type": "LineString", "coordinates": [[8.4, 49.0], [8.4001, 49.0]]}), "coordinates look like degrees"),
-    "far away": (json.dumps({"lanes": [{"points": [[5e5, 4e6], [6e5, 4e6]]}]}), "not the same frame"),
+    "degrees": (
+        feature({"type": "LineString", "coordinates": [[8.4, 49.0], [8.4001, 49.0]]}),
+        "coordinates look like degrees",
+    ),
+    "far away": (
+        json.dumps({"lanes": [{"points": [[5e5, 4e6], [6e5, 4e6]]}]}),
+        "not the same frame",
+    ),
 }
 
 

@@ -19,7 +19,11 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.protocols import eth_ucy as protocol
-from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig, SampledConstantVelocityConfig
+from trajformer.models.constant_velocity import (
+    ConstantVelocity,
+    ConstantVelocityConfig,
+    SampledConstantVelocityConfig,
+)
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import describe, load_predictor
 from trajformer.recipes.recipe import DataConfig, TrainConfig
@@ -58,7 +62,9 @@ def counted(raw: Path, name: str) -> tuple[int, int]:
         for line in path.read_text().splitlines():
             seen.setdefault(float(line.split()[1]), set()).add(round(float(line.split()[0])))
         for frame in range(500):
-            whole = sum(all(frame + step in frames for step in range(H + F)) for frames in seen.values())
+            whole = sum(
+                all(frame + step in frames for step in range(H + F)) for frames in seen.values()
+            )
             windows, trajectories = windows + (whole > 0), trajectories + whole
     return windows, trajectories
 
@@ -84,9 +90,17 @@ class Spy(nn.Module):
     def forward(self, batch: Observation) -> Forecast:
         forecast = ConstantVelocity()(batch)
         values = [getattr(batch, field.name) for field in fields(batch)]
-        found = sum(value.double().flatten(1).sum(1) for value in values if isinstance(value, Tensor))
-        found = found + torch.tensor([len(agents) for agents in batch.agent_id]) + 10 * batch.target_mask.sum(1)
-        return replace(forecast, position=forecast.position + found.float()[:, None, None, None, None])
+        found = sum(
+            value.double().flatten(1).sum(1) for value in values if isinstance(value, Tensor)
+        )
+        found = (
+            found
+            + torch.tensor([len(agents) for agents in batch.agent_id])
+            + 10 * batch.target_mask.sum(1)
+        )
+        return replace(
+            forecast, position=forecast.position + found.float()[:, None, None, None, None]
+        )
 
 
 def predictor(model: nn.Module) -> Predictor:
@@ -96,7 +110,9 @@ def predictor(model: nn.Module) -> Predictor:
 def predictions(model: nn.Module, found: protocol.TestSet, batch_size: int = 1) -> Predictions:
     """Positions and logits by window and pedestrian; one window at a time, so that padding is the same."""
     result = {}
-    for outcome in protocol.outcomes(predictor(model), found, batch_size=batch_size, progress=False):
+    for outcome in protocol.outcomes(
+        predictor(model), found, batch_size=batch_size, progress=False
+    ):
         observation = outcome.batch.observation
         position = outcome.forecast.in_city_frame(observation)
         for b, s in observation.target_mask.nonzero().tolist():
@@ -111,12 +127,19 @@ def changes(tracks: Tracks, last: int) -> Iterator[tuple[str, Tracks]]:
     for first, way in moved.values():
         way[max(last + 1 - first, 0) :] += 50.0
     yield "all pedestrians move elsewhere", moved
-    gone = {name: (first, way[: last + 1 - first]) for name, (first, way) in tracks.items() if first <= last}
+    gone = {
+        name: (first, way[: last + 1 - first])
+        for name, (first, way) in tracks.items()
+        if first <= last
+    }
     yield "all but one are gone", gone | {"1.0": tracks["1.0"]}
     one = dict(tracks)
     one["2.0"] = (0, tracks["2.0"][1][: last + 3])
     yield "one leaves after two more frames", one
-    yield "a crowd comes", tracks | {f"{n}.0": (last + 1, np.full((9, 2), 400.0 + n / 9)) for n in range(50, 90)}
+    yield (
+        "a crowd comes",
+        tracks | {f"{n}.0": (last + 1, np.full((9, 2), 400.0 + n / 9)) for n in range(50, 90)},
+    )
 
 
 def test_predictions_do_not_depend_on_the_future(raw: Path) -> None:
@@ -127,7 +150,9 @@ def test_predictions_do_not_depend_on_the_future(raw: Path) -> None:
         same = {key for key in before if key[0] == window}
         for change, tracks_after in changes(tracks, int(window.split("-")[1]) - 70 + H - 1):
             write(path, tracks_after)
-            with pytest.MonkeyPatch.context() as patch:  # the number of scored pedestrians is another one
+            with (
+                pytest.MonkeyPatch.context() as patch
+            ):  # the number of scored pedestrians is another one
                 patch.setattr(protocol.TestSet, "check", lambda self: self)
                 reader_sees = read_set(raw)
             after = predictions(Spy(), reader_sees)
@@ -153,11 +178,22 @@ def scored_from_text(raw: Path, folder: Path, name: str) -> dict[str, float]:
     """ADE and FDE of exported samples against the raw recordings, as AgentFormer's public eval.py reads and scores them."""
     ade, fde = [], []
     for recording in sorted((folder / "samples").iterdir()):
-        rows = np.array([line.split() for line in (raw / name / f"{recording.name}.txt").read_text().splitlines()], object)
+        rows = np.array(
+            [
+                line.split()
+                for line in (raw / name / f"{recording.name}.txt").read_text().splitlines()
+            ],
+            object,
+        )
         rows = rows[:, [0, 1, 13, 15]].astype(np.float32)
         for window in sorted(recording.iterdir()):
-            samples = np.stack([np.loadtxt(path, dtype=np.float32, ndmin=2) for path in sorted(window.iterdir())])
-            assert (window.name, samples[0, 0, 0]) == (f"frame_{int(samples[0, 0, 0]) - 1:06d}", samples[:, :, 0].min())
+            samples = np.stack(
+                [np.loadtxt(path, dtype=np.float32, ndmin=2) for path in sorted(window.iterdir())]
+            )
+            assert (window.name, samples[0, 0, 0]) == (
+                f"frame_{int(samples[0, 0, 0]) - 1:06d}",
+                samples[:, :, 0].min(),
+            )
             for identity in np.unique(samples[..., 1]):
                 own = samples[:, samples[0, :, 1] == identity]
                 truth_rows = rows[(rows[:, 1] == identity) & np.isin(rows[:, 0], own[0, :, 0])]
@@ -166,39 +202,87 @@ def scored_from_text(raw: Path, folder: Path, name: str) -> dict[str, float]:
                 ade.append(distance.mean(-1).min())
                 fde.append(distance[:, -1].min())
             recorded = np.loadtxt(folder / "gt" / recording.name / f"{window.name}.txt", ndmin=2)
-            assert set(map(tuple, recorded[:, :2])) == set(map(tuple, samples[0, :, :2].astype(float)))
-    return {"ADE_20": float(np.mean(ade)), "FDE_20": float(np.mean(fde)), "num_trajectories": len(ade)}
+            assert set(map(tuple, recorded[:, :2])) == set(
+                map(tuple, samples[0, :, :2].astype(float))
+            )
+    return {
+        "ADE_20": float(np.mean(ade)),
+        "FDE_20": float(np.mean(fde)),
+        "num_trajectories": len(ade),
+    }
 
 
-def test_figures_equal_figures_of_exported_samples(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    figures, samples = tmp_path / "new" / "figures.json", tmp_path / "samples"
-    assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--json", figures, "--export", samples) == 0
+def test_figures_equal_figures_of_exported_samples(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics, samples = tmp_path / "new" / "figures.json", tmp_path / "samples"
+    assert (
+        run_command(
+            "evaluate",
+            "--protocol",
+            "eth_ucy",
+            "--data",
+            raw,
+            "--json",
+            metrics,
+            "--export",
+            samples,
+        )
+        == 0
+    )
     text, err = capsys.readouterr()
     assert err == ""
-    found = json.loads(figures.read_text())
+    found = json.loads(metrics.read_text())
     assert list(found) == ["constant_velocity", "constant_velocity_sampled", "crowd_eth_ucy"]
     for model, scenes in found.items():
         assert list(scenes) == [*FILES, "mean"]
         for name in FILES:
             expected = scored_from_text(raw, samples / model / name, name)
             assert {key: scenes[name][key] for key in expected} == pytest.approx(expected, abs=2e-4)
-            assert (scenes[name]["num_windows"], scenes[name]["num_trajectories"]) == counted(raw, name)
-        for key in ("ADE_20", "FDE_20", "ADE_1", "FDE_1", "JADE_20", "JFDE_20", "collision_rate_20"):
-            assert scenes["mean"][key] == pytest.approx(np.mean([scenes[name][key] for name in FILES]))
+            assert (scenes[name]["num_windows"], scenes[name]["num_trajectories"]) == counted(
+                raw, name
+            )
+        for key in (
+            "ADE_20",
+            "FDE_20",
+            "ADE_1",
+            "FDE_1",
+            "JADE_20",
+            "JFDE_20",
+            "collision_rate_20",
+        ):
+            assert scenes["mean"][key] == pytest.approx(
+                np.mean([scenes[name][key] for name in FILES])
+            )
         row = f"{scenes['eth']['ADE_20']:.3f}/{scenes['eth']['FDE_20']:.3f}"
         assert any(line.startswith(model) and row in line for line in text.splitlines())
     plain, sampled = found["constant_velocity"]["mean"], found["constant_velocity_sampled"]["mean"]
     assert sampled["ADE_20"] < plain["ADE_20"] == plain["ADE_1"] == pytest.approx(plain["JADE_20"])
-    assert sampled["ADE_20"] <= sampled["JADE_20"] and sampled["FDE_20"] <= sampled["FDE_at_best_ADE_20"]
-    assert not list(samples.rglob(".*")) and (samples / "constant_velocity" / "eth" / "samples").is_dir()
+    assert (
+        sampled["ADE_20"] <= sampled["JADE_20"]
+        and sampled["FDE_20"] <= sampled["FDE_at_best_ADE_20"]
+    )
+    assert (
+        not list(samples.rglob(".*"))
+        and (samples / "constant_velocity" / "eth" / "samples").is_dir()
+    )
     assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--export", samples) == 1
     assert "samples: has files; give another folder" in capsys.readouterr().err
 
 
 def test_a_failed_export_leaves_nothing(raw: Path, tmp_path: Path) -> None:
     test_set = read_set(raw)
-    with pytest.raises(ZeroDivisionError), protocol.sample_folder(tmp_path / "out", test_set) as add:
-        add(next(protocol.outcomes(predictor(ConstantVelocity()), test_set, batch_size=2, progress=False)))
+    with (
+        pytest.raises(ZeroDivisionError),
+        protocol.sample_folder(tmp_path / "out", test_set) as add,
+    ):
+        add(
+            next(
+                protocol.outcomes(
+                    predictor(ConstantVelocity()), test_set, batch_size=2, progress=False
+                )
+            )
+        )
         assert list(tmp_path.rglob("sample_000.txt"))
         _ = 1 / 0
     assert {path.name for path in tmp_path.iterdir()} == {"raw"}
@@ -211,37 +295,57 @@ def test_the_20_most_probable_modes_are_scored(raw: Path, joint: bool) -> None:
             forecast = SampledConstantVelocityConfig(modes=25).build()(batch)
             return replace(forecast, logit=forecast.logit[:, 0]) if joint else forecast
 
-    outcome = next(protocol.outcomes(predictor(Many()), read_set(raw), batch_size=2, progress=False))
+    outcome = next(
+        protocol.outcomes(predictor(Many()), read_set(raw), batch_size=2, progress=False)
+    )
     forecast = Many()(outcome.batch.observation)
     for b, s in outcome.batch.observation.target_mask.nonzero().tolist():
         logit = forecast.logit[b] if joint else forecast.logit[b, s]
         kept = sorted(range(25), key=lambda mode: -logit[mode].item())[:20]
         assert torch.equal(outcome.forecast.position[b, s], forecast.position[b, s, kept])
-        assert torch.equal(outcome.forecast.logit[b] if joint else outcome.forecast.logit[b, s], logit[kept])
+        assert torch.equal(
+            outcome.forecast.logit[b] if joint else outcome.forecast.logit[b, s], logit[kept]
+        )
 
 
 def test_missing_predictions_and_nan_are_errors(raw: Path) -> None:
-    (outcome,) = protocol.outcomes(predictor(ConstantVelocity()), read_set(raw), batch_size=500, progress=False)
+    (outcome,) = protocol.outcomes(
+        predictor(ConstantVelocity()), read_set(raw), batch_size=500, progress=False
+    )
     assert protocol.score("eth", [outcome])["num_trajectories"] == protocol.COUNTS["eth"][1]
     observation, truth = outcome.batch.observation, outcome.batch.truth
     lost = truth.valid.clone()
     lost[0] = False
     with pytest.raises(TrajformerError, match="the model predicted"):
-        protocol.score("eth", [replace(outcome, batch=SceneBatch(observation, Truth(truth.position, lost)))])
+        protocol.score(
+            "eth", [replace(outcome, batch=SceneBatch(observation, Truth(truth.position, lost)))]
+        )
     with pytest.raises(TrajformerError, match="ADE_1 of the model is not a number"):
         forecast = replace(outcome.forecast, position=outcome.forecast.position * torch.nan)
         protocol.score("eth", [replace(outcome, forecast=forecast)])
 
 
 def test_published_means_agree_with_their_rows() -> None:
-    assert len({name for name, _, _ in protocol.BEST_OF_20}) == len(protocol.BEST_OF_20) == 9 and len(protocol.MOST_PROBABLE) == 2
+    assert (
+        len({name for name, _, _ in protocol.BEST_OF_20}) == len(protocol.BEST_OF_20) == 9
+        and len(protocol.MOST_PROBABLE) == 2
+    )
     for name, cells, source in protocol.BEST_OF_20:
         rows = [[float(number) for number in cell.split("/")] for cell in cells.split()]
         assert len(rows) == 6 and source
-        assert np.mean(rows[:5], axis=0) == pytest.approx(rows[5], abs=0.0101), name  # all are rounded
+        assert np.mean(rows[:5], axis=0) == pytest.approx(rows[5], abs=0.0101), (
+            name
+        )  # all are rounded
     text = protocol.table({"ours": {"eth": dict.fromkeys(protocol.FIGURES, 0.25)}}, {"eth": 0.5})
     (agentformer,) = [line for line in text.splitlines() if line.startswith("AgentFormer")]
-    assert agentformer.split()[2:8] == ["0.45/0.75", "0.14/0.22", "0.25/0.45", "0.18/0.30", "0.14/0.24", "0.23/0.39"]
+    assert agentformer.split()[2:8] == [
+        "0.45/0.75",
+        "0.14/0.22",
+        "0.25/0.45",
+        "0.18/0.30",
+        "0.14/0.24",
+        "0.23/0.39",
+    ]
     ours = [line.split() for line in text.splitlines() if line.startswith("ours")]
     assert ours == [["ours", "0.250/0.250", *["-"] * 5]] * 4 + [["ours", "25.00", *["-"] * 5]]
     assert any(line.split() == ["recorded", "50.00", *["-"] * 5] for line in text.splitlines())
@@ -259,7 +363,10 @@ def test_checkpoints_are_assigned_by_the_names_of_scenes(tmp_path: Path) -> None
     second = [checkpoint(tmp_path / "b" / name / "best.ckpt") for name in ("eth", "hotel")]
     (tmp_path / "b" / "notes").mkdir()
     found = models_of([tmp_path / "a", *second])
-    assert found == {"a": {"eth": first[1], "zara1": first[0]}, "b": {"eth": second[0], "hotel": second[1]}}
+    assert found == {
+        "a": {"eth": first[1], "zara1": first[0]},
+        "b": {"eth": second[0], "hotel": second[1]},
+    }
     assert list(found["a"]) == ["eth", "zara1"]
     assert models_of([*first, tmp_path / "b"]) == found
     assert models_of([]) == {}
@@ -274,16 +381,26 @@ def test_checkpoints_are_assigned_by_the_names_of_scenes(tmp_path: Path) -> None
             models_of(wrong)
 
 
-def test_a_model_trained_on_the_test_scene_is_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_trained_on_the_test_scene_is_refused(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
-    assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
-    assert "the model was trained on split 'eth_train', which contains zara1" in capsys.readouterr().err
+    assert (
+        run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
+    )
+    assert (
+        "the model was trained on split 'eth_train', which contains zara1"
+        in capsys.readouterr().err
+    )
     assert load_predictor(path, torch.device("cpu")).trained_on == DataSpec(split="eth_train")
     model = ConstantVelocity()
     model.trained_on = DataSpec(split="pedestrians")
     next(iter(protocol.outcomes(predictor(model), read_set(raw), progress=False)))
     model.trained_on = DataSpec(split="train", period_s=0.1, num_history=20)
-    with pytest.raises(TrajformerError, match=r"period_s 0\.4 and num_history 8, but the training scenes have 0\.1 and 20"):
+    with pytest.raises(
+        TrajformerError,
+        match=r"period_s 0\.4 and num_history 8, but the training scenes have 0\.1 and 20",
+    ):
         next(iter(protocol.outcomes(predictor(model), read_set(raw), progress=False)))
 
 
@@ -291,14 +408,32 @@ def test_the_score_on_another_set_says_that_it_is_a_training_split(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command("preprocess", "eth_ucy", raw, tmp_path / "store") == 0
-    for trained_on, known in (("eth_train", True), ("zara1_train", False), ("zara1_test", True), ("eth_test", False)):
+    for trained_on, known in (
+        ("eth_train", True),
+        ("zara1_train", False),
+        ("zara1_test", True),
+        ("eth_test", False),
+    ):
         path = checkpoint(tmp_path / f"{trained_on}.ckpt", trained_on)
         capsys.readouterr()
-        assert run_command("evaluate", "--checkpoint", path, "--store", tmp_path / "store", "--split", "zara1_test") == 0
+        assert (
+            run_command(
+                "evaluate",
+                "--checkpoint",
+                path,
+                "--store",
+                tmp_path / "store",
+                "--split",
+                "zara1_test",
+            )
+            == 0
+        )
         assert ("on its training split" in capsys.readouterr().out) == known, trained_on
 
 
-def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_recordings_are_refused(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fails(*words: object) -> str:
         assert run_command("evaluate", "--protocol", "eth_ucy", *words) == 1
         text = capsys.readouterr()
@@ -310,7 +445,10 @@ def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.
     del tracks["3.0"]
     write(raw / "hotel" / "biwi_hotel.txt", tracks)
     line = fails("--data", raw)
-    assert f"hotel: {windows} windows and {trajectories - windows} trajectories to score, expected" in line
+    assert (
+        f"hotel: {windows} windows and {trajectories - windows} trajectories to score, expected"
+        in line
+    )
     (raw / "zara1" / "crowds_zara01.txt").unlink()
     assert "no test recording of zara1" in fails("--data", raw)
     assert "nowhere: no such folder" in fails("--data", tmp_path / "nowhere")
@@ -318,30 +456,61 @@ def test_other_recordings_are_refused(raw: Path, tmp_path: Path, capsys: pytest.
     for option, value in (("--store", raw), ("--model", "constant_velocity"), ("--csv", raw / "x")):
         assert f"{option} is not allowed with --protocol" in fails("--data", raw, option, value)
     for option in ("--data", "--export"):
-        assert run_command("evaluate", "--model", "constant_velocity", "--store", raw, option, raw) == 1
+        assert (
+            run_command("evaluate", "--model", "constant_velocity", "--store", raw, option, raw)
+            == 1
+        )
         assert f"{option} is only allowed with --protocol" in capsys.readouterr().err
 
 
 def test_windows_of_other_lengths_are_refused(raw: Path) -> None:
     found = read_set(raw)
     shorter = [replace(scene, num_history=7, num_future=13) for scene in found.windows]
-    with pytest.raises(TrajformerError, match="7 observed and 13 future frames, the protocol has 8 and 12"):
+    with pytest.raises(
+        TrajformerError, match="7 observed and 13 future frames, the protocol has 8 and 12"
+    ):
         replace(found, windows=shorter).check()
 
 
-def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_is_also_scored_by_20_modes(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store, who = tmp_path / "store", ("--model", "constant_velocity_sampled")
     assert run_command("preprocess", "eth_ucy", raw, store, "--workers", 1) == 0
     words = ("evaluate", *who, "--store", store, "--split", "eth_test")
     assert run_command(*words, "--json", tmp_path / "j", "--csv", tmp_path / "c") == 0
     found = json.loads((tmp_path / "j").read_text())
-    assert [name for name in found if name.endswith("20")] == ["minADE20", "minFDE20", "MR20", "brier_minFDE20"]
+    assert [name for name in found if name.endswith("20")] == [
+        "minADE20",
+        "minFDE20",
+        "MR20",
+        "brier_minFDE20",
+    ]
     assert "minFDE20" in (tmp_path / "c").read_text().splitlines()[0]
     assert "minADE20" in capsys.readouterr().out
     forecasts = tmp_path / "f.parquet"
-    assert run_command("predict", *who, "--store", store, "--split", "eth_test", "--out", forecasts) == 0
-    assert run_command("plot", store, "--forecasts", forecasts, "--random", 1, "--out", tmp_path / "d.png", "--density") == 0
-    assert run_command("plot", store, "--split", "eth_test", "--density", "--out", tmp_path / "none") == 1
+    assert (
+        run_command("predict", *who, "--store", store, "--split", "eth_test", "--out", forecasts)
+        == 0
+    )
+    assert (
+        run_command(
+            "plot",
+            store,
+            "--forecasts",
+            forecasts,
+            "--random",
+            1,
+            "--out",
+            tmp_path / "d.png",
+            "--density",
+        )
+        == 0
+    )
+    assert (
+        run_command("plot", store, "--split", "eth_test", "--density", "--out", tmp_path / "none")
+        == 1
+    )
     assert "--density needs --forecasts" in capsys.readouterr().err
 
 
@@ -349,25 +518,44 @@ def test_a_store_is_also_scored_by_20_modes(raw: Path, tmp_path: Path, capsys: p
 def scored(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The protocol without checkpoints: figures by model and scene."""
     file = tmp_path_factory.mktemp("scored") / "figures.json"
-    assert run_command("evaluate", "--protocol", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file) == 0
+    assert (
+        run_command(
+            "evaluate", "--protocol", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file
+        )
+        == 0
+    )
     return dict(json.loads(file.read_text()))
 
 
 def test_constant_velocity_on_the_real_recordings(scored: dict[str, Any]) -> None:
     plain, sampled = scored["constant_velocity"], scored["constant_velocity_sampled"]
-    assert {name: (plain[name]["num_windows"], plain[name]["num_trajectories"]) for name in protocol.COUNTS} == protocol.COUNTS
-    figures = {name: (row["ADE_1"], row["FDE_1"]) for name, row in plain.items()}
-    rows = {"eth": (1.0755, 2.2819), "hotel": (0.3194, 0.6142), "univ": (0.5242, 1.1651), "zara1": (0.4272, 0.9524)}
+    assert {
+        name: (plain[name]["num_windows"], plain[name]["num_trajectories"])
+        for name in protocol.COUNTS
+    } == protocol.COUNTS
+    metrics = {name: (row["ADE_1"], row["FDE_1"]) for name, row in plain.items()}
+    rows = {
+        "eth": (1.0755, 2.2819),
+        "hotel": (0.3194, 0.6142),
+        "univ": (0.5242, 1.1651),
+        "zara1": (0.4272, 0.9524),
+    }
     rows |= {"zara2": (0.3239, 0.7244), "mean": (0.5340, 1.1476)}
-    np.testing.assert_allclose([figures[name] for name in rows], [*rows.values()], atol=1e-4)
-    assert (sampled["mean"]["ADE_20"], sampled["mean"]["FDE_20"]) == pytest.approx((0.418, 0.866), abs=1e-3)
+    np.testing.assert_allclose([metrics[name] for name in rows], [*rows.values()], atol=1e-4)
+    assert (sampled["mean"]["ADE_20"], sampled["mean"]["FDE_20"]) == pytest.approx(
+        (0.418, 0.866), abs=1e-3
+    )
     assert plain["univ"]["collision_rate_20"] == pytest.approx(0.2022, abs=1e-4)
 
 
-def test_the_weights_of_the_package_give_the_documented_figures(scored: dict[str, Any]) -> None:
+def test_the_weights_of_the_package_give_the_documented_metrics(scored: dict[str, Any]) -> None:
     plain, crowd = scored["constant_velocity"], scored["crowd_eth_ucy"]
-    assert (crowd["mean"]["ADE_20"], crowd["mean"]["FDE_20"]) == pytest.approx((0.197, 0.321), abs=2e-3)
-    assert (crowd["mean"]["ADE_1"], crowd["mean"]["FDE_1"]) == pytest.approx((0.477, 1.004), abs=2e-3)
+    assert (crowd["mean"]["ADE_20"], crowd["mean"]["FDE_20"]) == pytest.approx(
+        (0.197, 0.321), abs=2e-3
+    )
+    assert (crowd["mean"]["ADE_1"], crowd["mean"]["FDE_1"]) == pytest.approx(
+        (0.477, 1.004), abs=2e-3
+    )
     for scene, counts in protocol.COUNTS.items():
         assert (crowd[scene]["num_windows"], crowd[scene]["num_trajectories"]) == counts
         assert crowd[scene]["FDE_1"] < plain[scene]["FDE_1"]

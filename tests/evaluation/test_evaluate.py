@@ -40,10 +40,12 @@ def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
     scenes = SceneStore(run / "store", "val")
     model, config = load_checkpoint(run / "last.ckpt")
     expected = evaluate(load_predictor(run / "last.ckpt"), scenes)
-    assert trajformer.evaluate(model.train(), scenes, config.data.batch).figures == expected.figures
-    assert trajformer.evaluate(model, scenes).figures == expected.figures  # the settings of the checkpoint
-    assert trajformer.evaluate(model, scenes, BatchConfig()).figures != expected.figures
-    assert len(expected.per_agent) == expected.figures["num_agents"] == expected.table.num_agents[0]
+    assert trajformer.evaluate(model.train(), scenes, config.data.batch).metrics == expected.metrics
+    assert (
+        trajformer.evaluate(model, scenes).metrics == expected.metrics
+    )  # the settings of the checkpoint
+    assert trajformer.evaluate(model, scenes, BatchConfig()).metrics != expected.metrics
+    assert len(expected.per_agent) == expected.metrics["num_agents"] == expected.table.num_agents[0]
     with pytest.raises(TypeError, match="a Predictor has its own"):
         evaluate(load_predictor(run / "last.ckpt"), scenes, config.data.batch)
 
@@ -58,7 +60,14 @@ class Fixed(nn.Module):
     def forward(self, observation: Observation) -> Any:
         shape = (*observation.target_mask.shape, 6)
         modes = torch.zeros(*shape, observation.num_future, 2)
-        return self.change(Forecast(modes, torch.zeros(shape), Frame.AGENT, observation.pose[:, : observation.num_targets]))
+        return self.change(
+            Forecast(
+                modes,
+                torch.zeros(shape),
+                Frame.AGENT,
+                observation.pose[:, : observation.num_targets],
+            )
+        )
 
 
 WRONG: dict[str, tuple[Callable[[Forecast], Any], str]] = {
@@ -71,16 +80,19 @@ WRONG: dict[str, tuple[Callable[[Forecast], Any], str]] = {
         r"logit has shape .*, expected \[B, S, K\] or \[B, K\]",
     ),
     "no pose": (lambda f: replace(f, pose=None), "pose has shape None"),
-    "a word as the frame": (lambda f: replace(f, frame="agent"), "frame is 'agent', expected Frame.SCENE"),  # type: ignore[arg-type]
+    "a word as the frame": (
+        lambda f: replace(f, frame="agent"),
+        "frame is 'agent', expected Frame.SCENE",
+    ),  # type: ignore[arg-type]
     "another frame": (lambda f: replace(f, frame=Frame.FOCAL), "expected Frame.SCENE of the batch"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_forecast_of_wrong_shapes_or_frame_has_no_figures(run: Path, case: str) -> None:
+def test_a_forecast_of_wrong_shapes_or_frame_has_no_metrics(run: Path, case: str) -> None:
     change, message = WRONG[case]
     scenes = SceneStore(run / "store", "val")
-    assert evaluate(Fixed(lambda forecast: forecast), scenes).figures["num_agents"] > 0
+    assert evaluate(Fixed(lambda forecast: forecast), scenes).metrics["num_agents"] > 0
     with pytest.raises(TrajformerError, match=message):
         evaluate(Fixed(change), scenes)
 
@@ -99,22 +111,29 @@ def test_all_agents_have_the_distances_that_they_moved(run: Path) -> None:
     scenes = SceneStore(run / "store", "val")
     per_agent = evaluate(load_predictor("constant_velocity", targets="all"), scenes).per_agent
     moved = per_agent.set_index(["scenario_id", "track_id"])[["history_s", "history_m", "future_m"]]
-    assert len(moved) > evaluate(load_predictor("constant_velocity"), scenes).figures["num_agents"]
+    assert len(moved) > evaluate(load_predictor("constant_velocity"), scenes).metrics["num_agents"]
     for scene in (scenes[index] for index in range(len(scenes))):
         for a, track in enumerate(scene.agent_id):
             if (scene.scene_id, track) in moved.index:
-                parts = np.arange(scene.num_steps) < scene.num_history, np.arange(scene.num_steps) >= scene.num_history
+                parts = (
+                    np.arange(scene.num_steps) < scene.num_history,
+                    np.arange(scene.num_steps) >= scene.num_history,
+                )
                 past, future = (scene.position[a][part & scene.valid[a]] for part in parts)
                 points = past[:5].mean(0), past[-5:].mean(0), future[-5:].mean(0)
                 seen_s = (scene.num_history - 1 - scene.valid[a].argmax()) * scene.period_s
                 expected = [seen_s, math.dist(*points[:2]), math.dist(*points[1:])]
-                assert moved.loc[(scene.scene_id, track)].tolist() == pytest.approx(expected, abs=1e-3)
+                assert moved.loc[(scene.scene_id, track)].tolist() == pytest.approx(
+                    expected, abs=1e-3
+                )
 
 
 def test_joint_futures_of_a_model_with_worlds(run: Path) -> None:
     scenes, batch = SceneStore(run / "store", "val"), BatchConfig(targets="all")
     model = build_random(SE2FORMER).eval()
-    joint, marginal = (evaluate(Predictor(model, batch, joint=joint), scenes).figures for joint in (True, False))
+    joint, marginal = (
+        evaluate(Predictor(model, batch, joint=joint), scenes).metrics for joint in (True, False)
+    )
     assert joint["avgMinFDE6"] >= joint["minFDE6"] and "avgMinFDE6" not in marginal
     with pytest.raises(TrajformerError, match="gives no joint futures"):
         evaluate(load_predictor("constant_velocity", joint=True), scenes)
@@ -137,7 +156,11 @@ def test_build_model_takes_names_files_and_configs(tmp_path: Path) -> None:
     assert type(trajformer.build_model(tmp_path / "mine.yaml")) is type(by_name)
     config = recipe(tmp_path)
     assert type(trajformer.build_model(config)) is type(trajformer.build_model(config.model))
-    wrong = {"[]": "not a recipe", "{model: [": "not readable as YAML", "model: {moon: {}}": "unknown name 'moon'"}
+    wrong = {
+        "[]": "not a recipe",
+        "{model: [": "not readable as YAML",
+        "model: {moon: {}}": "unknown name 'moon'",
+    }
     for text, message in wrong.items():
         (tmp_path / "mine.yaml").write_text(text)
         with pytest.raises(TrajformerError, match=message):

@@ -23,9 +23,17 @@ from trajformer.recipes.checkpoint import load_predictor
 Row = dict[str, str]
 
 
-def circles(x: float, y: float, heading: float, length: float, width: float) -> list[tuple[float, float]]:
+def circles(
+    x: float, y: float, heading: float, length: float, width: float
+) -> list[tuple[float, float]]:
     ends = [(length - width) / 2 * sign for sign in (-1, 1)]
-    offsets = ends if length < 4 else [0.0, *ends] if length < 8 else [0.0, *ends, ends[0] / 2, ends[1] / 2]
+    offsets = (
+        ends
+        if length < 4
+        else [0.0, *ends]
+        if length < 8
+        else [0.0, *ends, ends[0] / 2, ends[1] / 2]
+    )
     return [(x + offset * math.cos(heading), y + offset * math.sin(heading)) for offset in offsets]
 
 
@@ -45,18 +53,33 @@ def directions(path: np.ndarray, x: float, y: float, heading: float) -> list[flo
     return out
 
 
-def figures_of_case(tracks: dict[str, dict[int, Row]], forecast: dict[str, np.ndarray], is_hpnet: bool) -> dict[str, float]:
+def metrics_of_case(
+    tracks: dict[str, dict[int, Row]], forecast: dict[str, np.ndarray], is_hpnet: bool
+) -> dict[str, float]:
     """The figures of a case from its rows by track and frame, and forecasts [K, 30, 2] by track."""
     need = range(1, 41) if is_hpnet else (10, 40)
-    cars = [name for name, rows in tracks.items() if rows[min(rows)]["agent_type"] == "car" and all(f in rows for f in need)]
+    cars = [
+        name
+        for name, rows in tracks.items()
+        if rows[min(rows)]["agent_type"] == "car" and all(f in rows for f in need)
+    ]
     worlds = range(len(forecast[cars[0]]))
 
     def at(name: str, frame: int, *fields: str) -> list[float]:
         return [float(tracks[name][frame][field]) for field in fields]
 
     known = {name: [f for f in range(11, 41) if f in tracks[name]] for name in cars}
-    error = {(n, k, f): math.dist(forecast[n][k, f - 11], at(n, f, "x", "y")) for n in cars for k in worlds for f in known[n]}
-    heading = {(n, k): directions(forecast[n][k], *at(n, 10, "x", "y", "psi_rad")) for n in cars for k in worlds}
+    error = {
+        (n, k, f): math.dist(forecast[n][k, f - 11], at(n, f, "x", "y"))
+        for n in cars
+        for k in worlds
+        for f in known[n]
+    }
+    heading = {
+        (n, k): directions(forecast[n][k], *at(n, 10, "x", "y", "psi_rad"))
+        for n in cars
+        for k in worlds
+    }
     miss = {}
     for name in cars:
         x, y, vx, vy, psi = at(name, 40, "x", "y", "vx", "vy", "psi_rad")
@@ -64,15 +87,28 @@ def figures_of_case(tracks: dict[str, dict[int, Row]], forecast: dict[str, np.nd
         limit = 1.0 if speed < 1.4 else 2.0 if speed > 11 else 1 + (speed - 1.4) / (11 - 1.4)
         for k in worlds:
             dx, dy = forecast[name][k, -1] - (x, y)
-            along, across = dx * math.cos(psi) + dy * math.sin(psi), dy * math.cos(psi) - dx * math.sin(psi)
+            along, across = (
+                dx * math.cos(psi) + dy * math.sin(psi),
+                dy * math.cos(psi) - dx * math.sin(psi),
+            )
             miss[name, k] = abs(along) > limit or abs(across) > 1.0
     box = {name: at(name, 10, "length", "width") for name in cars}
-    boxes = {(n, k): [(*forecast[n][k, f], heading[n, k][f], *box[n]) for f in range(30)] for n in cars for k in worlds}
-    crash = [any(any(map(touch, boxes[a, k], boxes[b, k])) for a, b in combinations(cars, 2)) for k in worlds]
+    boxes = {
+        (n, k): [(*forecast[n][k, f], heading[n, k][f], *box[n]) for f in range(30)]
+        for n in cars
+        for k in worlds
+    }
+    crash = [
+        any(any(map(touch, boxes[a, k], boxes[b, k])) for a, b in combinations(cars, 2))
+        for k in worlds
+    ]
     ego_hits = []
     for ego in cars:
         truth = {f: (*at(ego, f, "x", "y", "psi_rad"), *box[ego]) for f in known[ego]}
-        hit = [any(touch(truth[f], boxes[n, k][f - 11]) for n in cars if n != ego for f in truth) for k in worlds]
+        hit = [
+            any(touch(truth[f], boxes[n, k][f - 11]) for n in cars if n != ego for f in truth)
+            for k in worlds
+        ]
         ego_hits.append(all(hit))
     ade = {(n, k): np.mean([error[n, k, f] for f in known[n]]) for n in cars for k in worlds}
     points = sum(map(len, known.values()))
@@ -83,7 +119,9 @@ def figures_of_case(tracks: dict[str, dict[int, Row]], forecast: dict[str, np.nd
         "minJointADE": min(joint_ade),
         "minJointFDE": min(joint_fde),
         "minJointMR": min(joint_miss),
-        "consistent_minJointMR": min([value for value, hit in zip(joint_miss, crash, strict=True) if not hit] or [1.0]),
+        "consistent_minJointMR": min(
+            [value for value, hit in zip(joint_miss, crash, strict=True) if not hit] or [1.0]
+        ),
         "cross_collision_rate": float(np.mean(crash)),
         "best_world_collision_rate": float(crash[joint_fde.index(min(joint_fde))]),
         "ego_collision_rate": float(np.mean(ego_hits)),
@@ -103,17 +141,19 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
         rows: dict[str, dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
         lines = (interaction_slice / "val" / f"{case_set.split}_val.csv").read_text().splitlines()
         for row in csv.DictReader(lines):
-            rows[f"{case_set.split}-{float(row['case_id']):.0f}"][row["track_id"]][int(row["frame_id"])] = row
+            rows[f"{case_set.split}-{float(row['case_id']):.0f}"][row["track_id"]][
+                int(row["frame_id"])
+            ] = row
         forecasts: dict[str, dict[str, np.ndarray]] = defaultdict(dict)
         for track in track_forecasts(predictor, case_set):
             best = np.argsort(-track.probability, kind="stable")[:6]
             forecasts[track.scene_id][track.track_id] = track.position[best]
         for outcome in protocol.outcomes(predictor, case_set, progress=False):
             scene_id = outcome.scene.scene_id
-            figures = protocol.case_figures(outcome)
+            metrics = protocol.case_metrics(outcome)
             for name in protocol.TARGET_SETS:
-                expected = figures_of_case(rows[scene_id], forecasts[scene_id], name == "HPNet")
-                assert figures[name] == pytest.approx(expected, abs=1e-4)
+                expected = metrics_of_case(rows[scene_id], forecasts[scene_id], name == "HPNet")
+                assert metrics[name] == pytest.approx(expected, abs=1e-4)
                 crashes.add(expected["cross_collision_rate"])
     assert len(crashes) > 1  # the comparison is not only about zeros
 
@@ -126,7 +166,9 @@ def test_figures_equal_those_of_a_script_on_the_csv_files(interaction_slice: Pat
         *((30.0, 1.99, 0.0, False), (30.0, 2.01, 0.0, True), (30.0, 0.0, 1.01, True)),
     ],
 )
-def test_a_miss_depends_on_speed_and_direction(speed: float, along: float, across: float, expected: bool) -> None:
+def test_a_miss_depends_on_speed_and_direction(
+    speed: float, along: float, across: float, expected: bool
+) -> None:
     heading = 2.0
     cos, sin = math.cos(heading), math.sin(heading)
     error = np.array([[[along * cos - across * sin, along * sin + across * cos]]])
@@ -135,15 +177,26 @@ def test_a_miss_depends_on_speed_and_direction(speed: float, along: float, acros
 
 @pytest.mark.parametrize(
     ("length", "gap", "expected"),
-    [(4.5, 4.60, False), (4.5, 4.53, True), (3.9, 4.00, False), (3.9, 3.94, True), (10.0, 10.10, False), (10.0, 10.02, True)],
+    [
+        (4.5, 4.60, False),
+        (4.5, 4.53, True),
+        (3.9, 4.00, False),
+        (3.9, 3.94, True),
+        (10.0, 10.10, False),
+        (10.0, 10.02, True),
+    ],
 )
-def test_cars_in_a_queue_collide_by_their_circles(length: float, gap: float, expected: bool) -> None:
+def test_cars_in_a_queue_collide_by_their_circles(
+    length: float, gap: float, expected: bool
+) -> None:
     # the centres of the first and the last circle are length - width apart, and touch at 2 width / sqrt(3.8)
     position = np.zeros((2, 1, 3, 2))
     position[1, 0, :, 0] = [gap + 20, gap, gap + 20]
     paths = protocol.Paths(position, np.zeros((2, 1, 3)), np.array([[length, 1.8]] * 2))
     exact = gap < length - 1.8 + 3.6 / math.sqrt(3.8)
-    assert protocol.collided(paths, paths, np.array([[0], [1]])).tolist() == [[expected]] == [[exact]]
+    assert (
+        protocol.collided(paths, paths, np.array([[0], [1]])).tolist() == [[expected]] == [[exact]]
+    )
     crossing = paths._replace(heading=np.full_like(paths.heading, math.pi / 2))
     assert not protocol.collided(crossing, crossing, np.array([[0], [1]])).any()  # side by side
 
@@ -162,9 +215,18 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
     [case_set] = read_cases(files.folder(tmp_path))
     predictor = load_predictor("constant_velocity_sampled")
     scenes = case_set.cases
-    changed = [np.where(np.arange(40)[:, None] < 10, s.position, s.position * 3 + 1) * s.valid[..., None] for s in scenes]
-    cases = [replace(s, position=position.astype(np.float32)) for s, position in zip(scenes, changed, strict=True)]
-    outcomes = (protocol.outcomes(predictor, part, progress=False) for part in (case_set, replace(case_set, cases=cases)))
+    changed = [
+        np.where(np.arange(40)[:, None] < 10, s.position, s.position * 3 + 1) * s.valid[..., None]
+        for s in scenes
+    ]
+    cases = [
+        replace(s, position=position.astype(np.float32))
+        for s, position in zip(scenes, changed, strict=True)
+    ]
+    outcomes = (
+        protocol.outcomes(predictor, part, progress=False)
+        for part in (case_set, replace(case_set, cases=cases))
+    )
     for left, right in zip(*outcomes, strict=True):
         assert np.array_equal(left.paths.position, right.paths.position) and len(left.row)
 
@@ -172,8 +234,13 @@ def test_forecasts_do_not_depend_on_the_future(tmp_path: Path) -> None:
 @pytest.fixture
 def challenge_file(tmp_path: Path) -> Path:
     [case_set] = read_cases(files.folder(tmp_path / "raw"))
-    path, predictor = tmp_path / f"{case_set.split}_sub.csv", load_predictor("constant_velocity_sampled")
-    protocol.write_challenge_file(path, list(protocol.outcomes(predictor, case_set, progress=False)))
+    path, predictor = (
+        tmp_path / f"{case_set.split}_sub.csv",
+        load_predictor("constant_velocity_sampled"),
+    )
+    protocol.write_challenge_file(
+        path, list(protocol.outcomes(predictor, case_set, progress=False))
+    )
     return path
 
 
@@ -199,7 +266,9 @@ def test_the_challenge_file_has_six_modes_of_all_complete_cars(challenge_file: P
         ("\n", "\n1,2\n", "not a readable csv file"),
     ],
 )
-def test_a_wrong_challenge_file_is_refused(challenge_file: Path, old: str, new: str, reason: str) -> None:
+def test_a_wrong_challenge_file_is_refused(
+    challenge_file: Path, old: str, new: str, reason: str
+) -> None:
     content = challenge_file.read_text()
     assert old in content
     challenge_file.write_text(content.replace(old, new, 1))
@@ -207,15 +276,32 @@ def test_a_wrong_challenge_file_is_refused(challenge_file: Path, old: str, new: 
         protocol.check_challenge_file(challenge_file)
 
 
-def test_the_command_prints_and_writes_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_and_writes_the_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw, out = files.folder(tmp_path / "raw"), tmp_path / "table.json"
-    words = ("evaluate", "--protocol", "interaction", "--data", raw, "--json", out, "--export", tmp_path / "challenge")
+    words = (
+        "evaluate",
+        "--protocol",
+        "interaction",
+        "--data",
+        raw,
+        "--json",
+        out,
+        "--export",
+        tmp_path / "challenge",
+    )
     run(*words)
     printed = capsys.readouterr().out
-    assert "HPNet" in printed and ".174/.558" in printed and ".194/.630" in printed and "12 locations" in printed
-    figures = json.loads(out.read_text())["constant_velocity"]
-    assert figures["HPNet"]["mean"]["num_cars"] == 2 and figures["FJMP"]["mean"]["num_cars"] == 4
-    assert figures["HPNet"]["mean"]["minJointADE"] < 1e-3  # the cars move with constant velocity
+    assert (
+        "HPNet" in printed
+        and ".174/.558" in printed
+        and ".194/.630" in printed
+        and "12 locations" in printed
+    )
+    metrics = json.loads(out.read_text())["constant_velocity"]
+    assert metrics["HPNet"]["mean"]["num_cars"] == 2 and metrics["FJMP"]["mean"]["num_cars"] == 4
+    assert metrics["HPNet"]["mean"]["minJointADE"] < 1e-3  # the cars move with constant velocity
     assert (tmp_path / "challenge" / "constant_velocity" / f"{files.LOCATION}_sub.csv").is_file()
 
 

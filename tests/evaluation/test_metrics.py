@@ -27,13 +27,20 @@ from trajformer.evaluation.metrics.displacement import (
     futures_covered,
     separate_minima,
 )
-from trajformer.evaluation.metrics.joint import collided, multi_world, multi_world_of_joint, world_errors
+from trajformer.evaluation.metrics.joint import (
+    collided,
+    multi_world,
+    multi_world_of_joint,
+    world_errors,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 MINIMA = ("ADE", "FDE", "FDE_at_best_ADE")
 
 
-def make(scenes: int = 5, agents: int = 4, modes: int = 6, steps: int = 30) -> tuple[Forecast, Tensor, Tensor]:
+def make(
+    scenes: int = 5, agents: int = 4, modes: int = 6, steps: int = 30
+) -> tuple[Forecast, Tensor, Tensor]:
     """Random walks with forecasts near the truth: some modes miss, others hit."""
     target = draw(scenes, agents, steps, 2).cumsum(2)
     position = target[:, :, None] + 0.5 * draw(scenes, agents, modes, steps, 2, seed=1).cumsum(3)
@@ -68,7 +75,10 @@ def test_equals_argoverse_2(k: int) -> None:
     probability = forecast.probability().double().numpy()
     for index in np.ndindex(5, 4):
         top = np.argsort(-probability[index], kind="stable")[:k]
-        modes, truth = forecast.position[index].double().numpy()[top], target[index].double().numpy()
+        modes, truth = (
+            forecast.position[index].double().numpy()[top],
+            target[index].double().numpy(),
+        )
         fde = av2.compute_fde(modes, truth)
         best = int(fde.argmin())
         expected = {
@@ -96,11 +106,16 @@ def test_a_forecast_that_is_not_finite_is_never_a_hit(value: float) -> None:
     position = target[:, :, None].repeat(1, 1, 6, 1, 1)
     position[0, 1, :, -1] = value
     forecast = Forecast(position, torch.zeros(5, 6), Frame.SCENE)
-    agents, worlds = displacement(forecast, batch(target, valid))[0], multi_world(forecast, target, valid)[0]
+    agents, worlds = (
+        displacement(forecast, batch(target, valid))[0],
+        multi_world(forecast, target, valid)[0],
+    )
     expected = torch.zeros(5, 4)
     expected[0, 1] = 1
     assert all(torch.equal(agents[f"MR{k}"], expected) for k in (1, 6))
-    assert torch.equal(worlds["actorMR"], expected.mean(1)) and worlds["actorCR"][0] >= (0.25 if math.isnan(value) else 0.0)
+    assert torch.equal(worlds["actorMR"], expected.mean(1)) and worlds["actorCR"][0] >= (
+        0.25 if math.isnan(value) else 0.0
+    )
     covered, _ = futures_covered(forecast, target[:, :, None], valid[:, :, None], 6)
     assert torch.equal(covered[..., 0], expected == 0)
 
@@ -111,8 +126,12 @@ def test_unknown_steps_agents_and_padding_have_no_influence() -> None:
     values, counts = displacement(forecast, batch(target, valid))
     assert (~counts).nonzero().tolist() == [[0, 0], [0, 3], [1, 1], [1, 3], [2, 3], [3, 3], [4, 3]]
     error = (forecast.position[2, 2] - target[2, 2]).norm(dim=-1)
-    assert values["minADE6"][2, 2].item() == pytest.approx(error[error[:, -1].argmin(), 10:].mean().item(), rel=1e-5)
-    again, _ = displacement(forecast, batch(torch.where(valid[..., None], target, torch.tensor(1e6)), valid))
+    assert values["minADE6"][2, 2].item() == pytest.approx(
+        error[error[:, -1].argmin(), 10:].mean().item(), rel=1e-5
+    )
+    again, _ = displacement(
+        forecast, batch(torch.where(valid[..., None], target, torch.tensor(1e6)), valid)
+    )
     assert all(torch.equal(again[name][counts], values[name][counts]) for name in values)
 
 
@@ -127,7 +146,9 @@ def test_separate_minima_of_agents_and_worlds_by_brute_force(k: int, joint: bool
 
     def minima(rows: list[tuple[float, float]], score: Tensor) -> Any:
         rows = [rows[mode] for mode in sorted(range(7), key=lambda mode: -score[mode].item())[:k]]
-        return pytest.approx([min(r[0] for r in rows), min(r[1] for r in rows), min(rows)[1]], rel=1e-5)
+        return pytest.approx(
+            [min(r[0] for r in rows), min(r[1] for r in rows), min(rows)[1]], rel=1e-5
+        )
 
     for b in (0, 1, 3, 4):
         actors, each = valid[b, :, -1].nonzero().squeeze(1).tolist(), []
@@ -144,7 +165,9 @@ def test_worlds_equal_argoverse_2() -> None:
     av2 = pytest.importorskip("av2.datasets.motion_forecasting.eval.metrics")
     forecast, target, valid = make(scenes=6, agents=5, modes=6, steps=12)
     apart = 4 * draw(6, 5, 1, 2, seed=8)  # some collide, some do not
-    joint = replace(forecast, position=forecast.position * 0.4 + apart[:, :, None], logit=forecast.logit[:, 0])
+    joint = replace(
+        forecast, position=forecast.position * 0.4 + apart[:, :, None], logit=forecast.logit[:, 0]
+    )
     target = target * 0.4 + apart
     probability = joint.logit.softmax(-1).double().numpy()
     values, counts = multi_world(joint, target, valid)
@@ -174,7 +197,9 @@ def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         errors = world_errors(forecast, target, valid)
     error = (forecast.position - target[:, :, None]).norm(dim=-1)
-    torch.testing.assert_close((errors.ade, errors.fde), (error.mean((1, 3)), error[..., -1].mean(1)))
+    torch.testing.assert_close(
+        (errors.ade, errors.fde), (error.mean((1, 3)), error[..., -1].mean(1))
+    )
 
 
 @pytest.mark.parametrize("between", [False, True])
@@ -199,27 +224,38 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
     forecast, target, valid = ragged(modes)
     forecast = replace(forecast, logit=forecast.logit[:, 0]) if joint else forecast
     names = {f"{name}{k}" for name in NAMES for k in (1, 6, 20) if k <= max(modes, 6)} | {"minFDE"}
-    worlds = {f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")}
+    worlds = {
+        f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")
+    }
     agents = ("displacement", displacement, "num_agents", 14, names)
-    for metric, function, count, number, figures in (agents, ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds)):
+    for metric, function, count, number, metrics in (
+        agents,
+        ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds),
+    ):
         metrics = METRICS[metric]()
         metrics.update(forecast, batch(target, torch.zeros_like(valid)))
         if metric == "multi_world" and not joint:
             assert metrics.compute() == {}
             continue
         empty = metrics.compute()
-        assert empty.pop(count) == 0 and empty.keys() == figures and all(math.isnan(value) for value in empty.values())
+        assert (
+            empty.pop(count) == 0
+            and empty.keys() == metrics
+            and all(math.isnan(value) for value in empty.values())
+        )
         for part in (slice(0, 1), slice(1, 4), slice(4, 5)):
             scenes = replace(forecast, position=forecast.position[part], logit=forecast.logit[part])
             metrics.update(scenes, batch(target[part], valid[part]))
         values, counts = function(forecast, batch(target, valid))
-        expected = {name: values[name][counts].double().mean().item() for name in figures}
+        expected = {name: values[name][counts].double().mean().item() for name in metrics}
         assert metrics.compute() == pytest.approx({count: number} | expected, rel=1e-6)
         metrics.reset()
         assert metrics.compute() == {}
 
 
-def test_metrics_with_equal_names_keep_the_names_of_all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_with_equal_names_keep_the_names_of_all_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Other(Metric):
         name, full_state_update = "num_agents", False
 
@@ -232,5 +268,7 @@ def test_metrics_with_equal_names_keep_the_names_of_all_figures(monkeypatch: pyt
     assert forecast_metrics().compute() == {"num_agents": 3, "mine": 1.0}
     monkeypatch.setattr(Other, "name", "mine2")
     monkeypatch.setitem(METRICS, "third", Other)
-    with pytest.raises(TrajformerError, match="metric third: another metric has a figure of the name mine2"):
+    with pytest.raises(
+        TrajformerError, match="metric third: another metric has a figure of the name mine2"
+    ):
         forecast_metrics().compute()

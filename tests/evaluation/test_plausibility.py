@@ -13,18 +13,28 @@ from torch import Tensor
 from trajformer.data.batch import Truth
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.evaluation.metrics.plausibility import NAMES, Plausibility, accelerations, lane_gap, smooth
+from trajformer.evaluation.metrics.plausibility import (
+    NAMES,
+    Plausibility,
+    accelerations,
+    lane_gap,
+    smooth,
+)
 from trajformer.scenes.scene import PolylineKind
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 TIME = torch.arange(30, dtype=torch.float64) * 0.1
 
 
-def make_batch(position: Tensor, valid: Tensor | None = None, lanes: Tensor | None = None, kind: int = 0) -> Any:
+def make_batch(
+    position: Tensor, valid: Tensor | None = None, lanes: Tensor | None = None, kind: int = 0
+) -> Any:
     known = torch.ones(position.shape[:-1], dtype=torch.bool) if valid is None else valid
     lanes = torch.zeros(len(position), 0, 2, 2) if lanes is None else lanes
     mask = torch.ones(lanes.shape[:2], dtype=torch.bool)
-    observation = SimpleNamespace(period_s=0.1, polyline=lanes, polyline_mask=mask, polyline_kind=kind * mask)
+    observation = SimpleNamespace(
+        period_s=0.1, polyline=lanes, polyline_mask=mask, polyline_kind=kind * mask
+    )
     return SimpleNamespace(truth=Truth(position, known), observation=observation)
 
 
@@ -32,21 +42,29 @@ def test_the_smoother_minimises_its_sum() -> None:
     noisy = draw(30, 2).double()
     weight = (2 * math.sin(math.pi * 0.05)) ** -6
     rows = np.concatenate([np.eye(30), math.sqrt(weight) * np.diff(np.eye(30), 3, axis=0)])
-    expected = np.linalg.lstsq(rows, np.concatenate([noisy.numpy(), np.zeros((27, 2))]), rcond=None)[0]
+    expected = np.linalg.lstsq(
+        rows, np.concatenate([noisy.numpy(), np.zeros((27, 2))]), rcond=None
+    )[0]
     np.testing.assert_allclose(smooth(noisy, 0.1).numpy(), expected, atol=1e-9)
 
 
 def test_a_circle_and_a_stop() -> None:
     circle = 20 * torch.stack([torch.cos(TIME / 2), torch.sin(TIME / 2)], -1)  # 10 m/s
     acceleration, yaw_rate = accelerations(circle, 0.1)
-    torch.testing.assert_close(acceleration, torch.full((28,), 5.0, dtype=torch.float64), atol=0.01, rtol=0)
-    torch.testing.assert_close(yaw_rate, torch.full((28,), 0.5, dtype=torch.float64), atol=0.001, rtol=0)
+    torch.testing.assert_close(
+        acceleration, torch.full((28,), 5.0, dtype=torch.float64), atol=0.01, rtol=0
+    )
+    torch.testing.assert_close(
+        yaw_rate, torch.full((28,), 0.5, dtype=torch.float64), atol=0.001, rtol=0
+    )
     acceleration, yaw_rate = accelerations(torch.zeros(30, 2), 0.1)
     assert acceleration.eq(0).all() and yaw_rate.isnan().all()
 
 
 def test_the_distance_to_lanes_is_that_of_segments() -> None:
-    lanes = torch.tensor([[[[0.0, 0.0], [10.0, 0.0], [10.0, 10.0]], [[0.0, 5.0], [0.0, 6.0], [0.0, 7.0]]]])
+    lanes = torch.tensor(
+        [[[[0.0, 0.0], [10.0, 0.0], [10.0, 10.0]], [[0.0, 5.0], [0.0, 6.0], [0.0, 7.0]]]]
+    )
     mask = torch.tensor([[True, False]])
     points = torch.tensor([[[4.0, 3.0], [13.0, 4.0], [-3.0, -4.0]]])
     torch.testing.assert_close(lane_gap(points, lanes, mask), torch.tensor([[3.0, 3.0, 5.0]]))
@@ -68,9 +86,9 @@ def test_figures_of_the_most_probable_modes() -> None:
     metric.update(forecast, make_batch(truth, valid))
     for kind in (PolylineKind.ROAD_LINE, PolylineKind.CROSSWALK):  # are no lanes
         metric.update(forecast, make_batch(truth, valid, lane + 100.0, int(kind)))
-    figures = metric.compute()
-    assert list(figures) == NAMES
-    assert figures["p99_acceleration"] == pytest.approx(4.0, abs=1e-3)
-    assert figures["recorded_p99_acceleration"] == pytest.approx(0.0, abs=1e-3)
-    assert figures["p99_yaw_rate"] == pytest.approx(0.0, abs=1e-3)
-    assert (figures["off_lane"], figures["recorded_off_lane"]) == (0.5, 0.0)
+    metrics = metric.compute()
+    assert list(metrics) == NAMES
+    assert metrics["p99_acceleration"] == pytest.approx(4.0, abs=1e-3)
+    assert metrics["recorded_p99_acceleration"] == pytest.approx(0.0, abs=1e-3)
+    assert metrics["p99_yaw_rate"] == pytest.approx(0.0, abs=1e-3)
+    assert (metrics["off_lane"], metrics["recorded_off_lane"]) == (0.5, 0.0)

@@ -14,7 +14,14 @@ from support.cli import error_line, run
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.heads.images import ImageAugmentConfig
-from trajformer.heads.vit import TASK, ClassificationModule, ClassificationRecipe, ImageDataConfig, ViTConfig, load_digits
+from trajformer.heads.vit import (
+    TASK,
+    ClassificationModule,
+    ClassificationRecipe,
+    ImageDataConfig,
+    ViTConfig,
+    load_digits,
+)
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.scenes.spec import DataSpec
@@ -63,20 +70,46 @@ def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(recipe(corners), TASK, tmp_path_factory.mktemp("run") / "run", progress=False)
 
 
-def test_classify_prints_draws_and_lists_unreadable_files(checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any) -> None:
+def test_classify_prints_draws_and_lists_unreadable_files(
+    checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any
+) -> None:
     for index, name in enumerate(("a/1.png", "b/1.png", "c.png")):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).symlink_to(corners / "test" / CORNERS[index] / "0.png")
     (tmp_path / "in" / "b" / "broken.png").write_bytes(b"no picture")
     large = Image.fromarray(corner("upper right", np.random.default_rng(1), 50)).convert("L")
     large.save(tmp_path / "in" / "large.jpg")  # larger, and gray
-    words = ("classify", "--checkpoint", checkpoint, tmp_path / "in", "--out", tmp_path / "out", "--batch-size", 2)
+    words = (
+        "classify",
+        "--checkpoint",
+        checkpoint,
+        tmp_path / "in",
+        "--out",
+        tmp_path / "out",
+        "--batch-size",
+        2,
+    )
     assert run(*words) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = {line.split("  ")[0].removeprefix(f"{tmp_path}/in/"): line.split("  ")[1][:-6] for line in lines[:4]}
-    assert found == {"a/1.png": CORNERS[0], "b/1.png": CORNERS[1], "c.png": CORNERS[2], "large.jpg": CORNERS[3]}
-    assert len(lines) == 5 and lines[4].startswith(f"skipped {tmp_path}/in/b/broken.png: not a readable image")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["1-2.png", "1.png", "c.png", "large.png"]
+    found = {
+        line.split("  ")[0].removeprefix(f"{tmp_path}/in/"): line.split("  ")[1][:-6]
+        for line in lines[:4]
+    }
+    assert found == {
+        "a/1.png": CORNERS[0],
+        "b/1.png": CORNERS[1],
+        "c.png": CORNERS[2],
+        "large.jpg": CORNERS[3],
+    }
+    assert len(lines) == 5 and lines[4].startswith(
+        f"skipped {tmp_path}/in/b/broken.png: not a readable image"
+    )
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "1-2.png",
+        "1.png",
+        "c.png",
+        "large.png",
+    ]
     assert all(Image.open(path).size == (1080, 390) for path in (tmp_path / "out").iterdir())
 
 
@@ -93,11 +126,15 @@ def test_classify_prints_draws_and_lists_unreadable_files(checkpoint: Path, corn
         (("--split", "test", "--out", "pictures"), "--out is for images that are classified"),
     ],
 )
-def test_mistakes_are_one_line_errors(checkpoint: Path, tmp_path: Path, capsys: Any, words: Any, complaint: str) -> None:
+def test_mistakes_are_one_line_errors(
+    checkpoint: Path, tmp_path: Path, capsys: Any, words: Any, complaint: str
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.png").touch()
     paths = {"EMPTY": tmp_path / "empty", "BROKEN": tmp_path / "broken.png"}
-    assert complaint in error_line(capsys, "classify", "--checkpoint", checkpoint, *(paths.get(word, word) for word in words))
+    assert complaint in error_line(
+        capsys, "classify", "--checkpoint", checkpoint, *(paths.get(word, word) for word in words)
+    )
 
 
 def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = "test") -> float:
@@ -106,24 +143,48 @@ def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = 
     return float((model(config.prepare(batch.image)).argmax(-1) == batch.label).float().mean())
 
 
-def test_a_run_can_start_from_a_checkpoint_with_another_image_size(checkpoint: Path, corners: Path, tmp_path: Path) -> None:
+def test_a_run_can_start_from_a_checkpoint_with_another_image_size(
+    checkpoint: Path, corners: Path, tmp_path: Path
+) -> None:
     """24 x 24 pixels have 6 x 6 patches; without correctly interpolated positions the corners cannot be distinguished."""
-    config = recipe(corners, model=replace(recipe(corners).model, image_size=24), init=str(checkpoint))
+    config = recipe(
+        corners, model=replace(recipe(corners).model, image_size=24), init=str(checkpoint)
+    )
     model = ClassificationModule(config).eval().model
-    images, (before, _) = torch.rand(2, 3, 24, 24), load_checkpoint(checkpoint, ClassificationRecipe)
-    torch.testing.assert_close(model(images), before(images))  # as interpolation in the forward pass
+    images, (before, _) = (
+        torch.rand(2, 3, 24, 24),
+        load_checkpoint(checkpoint, ClassificationRecipe),
+    )
+    torch.testing.assert_close(
+        model(images), before(images)
+    )  # as interpolation in the forward pass
     assert len(model.position()) == 37 and accuracy(model, config) == 1.0
-    words = ("--config", checkpoint.parent / "config.yaml", "--init", checkpoint, "--model.image_size", 24)
+    words = (
+        "--config",
+        checkpoint.parent / "config.yaml",
+        "--init",
+        checkpoint,
+        "--model.image_size",
+        24,
+    )
     assert run("train", *words, "--trainer.epochs", 1, "--out", tmp_path / "run") == 0
     assert accuracy(*load_checkpoint(tmp_path / "run" / "best.ckpt", ClassificationRecipe)) == 1.0
     assert run("train", *words, "--trainer.epochs", 2, "--out", tmp_path / "run", "--resume") == 0
 
 
-def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(checkpoint: Path, corners: Path) -> None:
+def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(
+    checkpoint: Path, corners: Path
+) -> None:
     before, config = load_checkpoint(checkpoint, ClassificationRecipe)
     same = ClassificationModule(replace(config, init=str(checkpoint)))
     torch.testing.assert_close(same.model.head.weight, before.head.weight)
-    digits = replace(config, model=replace(config.model, classes=10), labels=(), data=ImageDataConfig(), init=str(checkpoint))
+    digits = replace(
+        config,
+        model=replace(config.model, classes=10),
+        labels=(),
+        data=ImageDataConfig(),
+        init=str(checkpoint),
+    )
     other = ClassificationModule(digits)
     assert other.config.labels == tuple("0123456789")
     assert not other.model.head.weight.any() and other.model.head.weight.shape == (10, 32)
@@ -133,16 +194,33 @@ def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(checkpoint: P
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model": ViTConfig(16, 4, 3, 5, 2, BLOCK)}, "model.classes: 5, but there are 4: lower left, lower right"),
+        (
+            {"model": ViTConfig(16, 4, 3, 5, 2, BLOCK)},
+            "model.classes: 5, but there are 4: lower left, lower right",
+        ),
         ({"model": ViTConfig(16, 4, 2, 4, 2, BLOCK)}, "model.channels: 2"),
         ({"data": ImageDataConfig("folder")}, "data.root: give a folder"),
         ({"data": ImageDataConfig("folder", "nowhere")}, "nowhere/train: no such folder"),
-        ({"model": ViTConfig(16, 4, 1, 10, 2, BLOCK), "data": ImageDataConfig(normalise="imagenet")}, "data.normalise"),
-        ({"model": ViTConfig(18, 4, 3, 4, 2, BLOCK)}, "image_size 18 is no multiple of patch_size 4"),
-        ({"model": ViTConfig(16, 32, 3, 4, 2, BLOCK)}, "image_size 16 is no multiple of patch_size 32"),
+        (
+            {
+                "model": ViTConfig(16, 4, 1, 10, 2, BLOCK),
+                "data": ImageDataConfig(normalise="imagenet"),
+            },
+            "data.normalise",
+        ),
+        (
+            {"model": ViTConfig(18, 4, 3, 4, 2, BLOCK)},
+            "image_size 18 is no multiple of patch_size 4",
+        ),
+        (
+            {"model": ViTConfig(16, 32, 3, 4, 2, BLOCK)},
+            "image_size 16 is no multiple of patch_size 32",
+        ),
     ],
 )
-def test_invalid_recipes_write_nothing(corners: Path, tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
+def test_invalid_recipes_write_nothing(
+    corners: Path, tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(TrajformerError, match=re.escape(complaint)):
         train(recipe(corners, **changes), TASK, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -150,74 +228,125 @@ def test_invalid_recipes_write_nothing(corners: Path, tmp_path: Path, changes: d
 
 def test_the_shipped_recipe_trains_through_the_command_line(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("sklearn")
-    fast = ("--trainer.epochs", 6, "--model.layers", 1, "--model.block.width", 32, "--trainer.threads", 1)
+    fast = (
+        "--trainer.epochs",
+        6,
+        "--model.layers",
+        1,
+        "--model.block.width",
+        32,
+        "--trainer.threads",
+        1,
+    )
     assert run("train", "--config", RECIPE, "--out", tmp_path / "run", *fast) == 0
     assert run("classify", "--checkpoint", tmp_path / "run" / "best.ckpt", "--split", "test") == 0
     found = re.search(r"digits: test: 357 images, accuracy (\S+)%", capsys.readouterr().out)
     assert found and float(found[1]) > 30  # random classes give 10
 
 
-def test_folders_are_read_and_unreadable_files_listed(corners: Path, tmp_path: Path, capsys: Any) -> None:
+def test_folders_are_read_and_unreadable_files_listed(
+    corners: Path, tmp_path: Path, capsys: Any
+) -> None:
     for name in CORNERS:
         (tmp_path / "val" / name).mkdir(parents=True)
         (tmp_path / "val" / name / "good.png").symlink_to(corners / "val" / name / "0.png")
     (tmp_path / "val" / CORNERS[2] / "bad.png").write_bytes(b"\x89PNG")
     config = recipe(tmp_path, labels=CORNERS)
     data = config.load("val")
-    assert capsys.readouterr().err.startswith(f"skipped {tmp_path}/val/upper left/bad.png: not a readable image")
+    assert capsys.readouterr().err.startswith(
+        f"skipped {tmp_path}/val/upper left/bad.png: not a readable image"
+    )
     batch = data[[0, 3]]
     assert len(data) == 4 and batch.label.tolist() == [0, 3]
     pixels = np.array(Image.open(corners / "val" / CORNERS[3] / "0.png")).transpose(2, 0, 1)
     torch.testing.assert_close(batch.image[1], torch.from_numpy(pixels / np.float32(255)))
-    for split, labels, complaint in (("val", CORNERS[:2], "has a class 'upper left'"), ("dev", CORNERS, "no split 'dev'")):
+    for split, labels, complaint in (
+        ("val", CORNERS[:2], "has a class 'upper left'"),
+        ("dev", CORNERS, "no split 'dev'"),
+    ):
         with pytest.raises(TrajformerError, match=complaint):
             replace(config, labels=labels).load(split)
 
 
 def test_classes_without_names_are_numbered(tmp_path: Path, capsys: Any) -> None:
-    config = ClassificationRecipe(model=ViTConfig(16, 4, 3, 3, 1, BLOCK), data=ImageDataConfig("folder"))
+    config = ClassificationRecipe(
+        model=ViTConfig(16, 4, 3, 3, 1, BLOCK), data=ImageDataConfig("folder")
+    )
     write_checkpoint(tmp_path / "a.ckpt", config, config.build_model().state_dict())
     Image.new("RGB", (20, 10)).save(tmp_path / "a.png")
     assert run("classify", "--checkpoint", tmp_path / "a.ckpt", tmp_path / "a.png") == 0
     assert set(re.findall(r"class (\d)", capsys.readouterr().out)) == {"0", "1", "2"}
 
 
-def test_classify_counts_mistakes_in_a_split(checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any) -> None:
+def test_classify_counts_mistakes_in_a_split(
+    checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any
+) -> None:
     assert run("classify", "--checkpoint", checkpoint, "--split", "test") == 0
     summary = rf"{corners}: test: 20 images, accuracy 100\.00% \(0 wrong\), cross-entropy 0\.\d+\n$"
     assert re.match(summary, capsys.readouterr().out)
-    for folder, name in ((0, 0), (0, 0), (0, 3), (0, 3), (1, 1)):  # two of five images are in a wrong folder
+    for folder, name in (
+        (0, 0),
+        (0, 0),
+        (0, 3),
+        (0, 3),
+        (1, 1),
+    ):  # two of five images are in a wrong folder
         path = tmp_path / "test" / CORNERS[folder]
         path.mkdir(parents=True, exist_ok=True)
-        (path / f"{len(list(path.iterdir()))}.png").symlink_to(corners / "test" / CORNERS[name] / "0.png")
+        (path / f"{len(list(path.iterdir()))}.png").symlink_to(
+            corners / "test" / CORNERS[name] / "0.png"
+        )
     assert run("classify", "--checkpoint", checkpoint, tmp_path, "--split", "test") == 0
     out = capsys.readouterr().out
-    assert "5 images, accuracy 60.00% (2 wrong)" in out and "2 of 4 'lower left' classified as 'upper right'" in out
+    assert (
+        "5 images, accuracy 60.00% (2 wrong)" in out
+        and "2 of 4 'lower left' classified as 'upper right'" in out
+    )
 
 
 def test_a_model_with_another_number_of_classes_is_not_scored(corners: Path) -> None:
     for classes in (2, 5):
-        with pytest.raises(TrajformerError, match=rf"4 classes, but the model has {classes}; name them"):
+        with pytest.raises(
+            TrajformerError, match=rf"4 classes, but the model has {classes}; name them"
+        ):
             recipe(corners, model=ViTConfig(16, 4, 3, classes, 2, BLOCK)).load("test")
 
 
-def test_checkpoints_with_other_labels_are_not_averaged(checkpoint: Path, tmp_path: Path, capsys: Any) -> None:
+def test_checkpoints_with_other_labels_are_not_averaged(
+    checkpoint: Path, tmp_path: Path, capsys: Any
+) -> None:
     model, config = load_checkpoint(checkpoint, ClassificationRecipe)
     other = tmp_path / "other.ckpt"
-    write_checkpoint(other, replace(config, labels=config.labels[::-1]), model.state_dict(), DataSpec())
-    assert "has other labels than" in error_line(capsys, "average", other, checkpoint, "--out", tmp_path / "mean.ckpt")
+    write_checkpoint(
+        other, replace(config, labels=config.labels[::-1]), model.state_dict(), DataSpec()
+    )
+    assert "has other labels than" in error_line(
+        capsys, "average", other, checkpoint, "--out", tmp_path / "mean.ckpt"
+    )
     assert not (tmp_path / "mean.ckpt").exists()
 
 
 def test_the_digits_have_a_fixed_stratified_split_and_any_size(tmp_path: Path) -> None:
     pixels, _ = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     splits = {split: load_digits(split) for split in ("train", "val", "test")}
-    assert {split: len(label) for split, (_, label) in splits.items()} == {"train": 1261, "val": 179, "test": 357}
-    rows = [tuple(row) for image, _ in splits.values() for row in (image.flatten(1) * 16).int().tolist()]
-    assert sorted(rows) == sorted(tuple(row) for row in pixels.astype(int).tolist())  # every image once
-    assert all((label.bincount() / len(label) - 0.1).abs().max() < 0.01 for _, label in splits.values())
+    assert {split: len(label) for split, (_, label) in splits.items()} == {
+        "train": 1261,
+        "val": 179,
+        "test": 357,
+    }
+    rows = [
+        tuple(row) for image, _ in splits.values() for row in (image.flatten(1) * 16).int().tolist()
+    ]
+    assert sorted(rows) == sorted(
+        tuple(row) for row in pixels.astype(int).tolist()
+    )  # every image once
+    assert all(
+        (label.bincount() / len(label) - 0.1).abs().max() < 0.01 for _, label in splits.values()
+    )
     data = ClassificationRecipe(model=ViTConfig(16, 2, 3, 10, 1, BLOCK)).load("val")
     assert data.image.shape == (179, 3, 16, 16) and torch.equal(data.image[:, 0], data.image[:, 2])
     config = ClassificationRecipe(model=ViTConfig(8, 2, 1, 10, 1, BLOCK))
     Image.fromarray(config.load("test").image[7, 0].numpy()).save(tmp_path / "digit.png")
-    torch.testing.assert_close(config.read(tmp_path / "digit.png"), splits["test"][0][7], atol=0.51 / 255, rtol=0.0)
+    torch.testing.assert_close(
+        config.read(tmp_path / "digit.png"), splits["test"][0][7], atol=0.51 / 255, rtol=0.0
+    )

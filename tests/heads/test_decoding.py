@@ -9,7 +9,16 @@ from support.heads import sentences
 from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.heads.translation import END, PAD, START, Hypotheses, Transformer, TransformerConfig, beam_search, length_penalty
+from trajformer.heads.translation import (
+    END,
+    PAD,
+    START,
+    Hypotheses,
+    Transformer,
+    TransformerConfig,
+    beam_search,
+    length_penalty,
+)
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=32, dropout=0.1, norm_first=False)
 
@@ -22,13 +31,24 @@ def make_model(seed: int = 0, tokens: int = 6) -> Transformer:
     return model.eval()
 
 
-def search(model: Transformer, source: Tensor, limit: int, width: int, alpha: float = 0.6, cached: bool = True) -> list[Any]:
+def search(
+    model: Transformer,
+    source: Tensor,
+    limit: int,
+    width: int,
+    alpha: float = 0.6,
+    cached: bool = True,
+) -> list[Any]:
     """Translations by beam search, with the same limit for every sentence."""
     steps = Hypotheses(model, source, width, cached=cached)
-    return [row.tolist() for row in beam_search(steps, torch.full((len(source),), limit), width, alpha)]
+    return [
+        row.tolist() for row in beam_search(steps, torch.full((len(source),), limit), width, alpha)
+    ]
 
 
-def exhaustive(model: Transformer, source: Tensor, tokens: int, limit: int, alpha: float) -> list[int]:
+def exhaustive(
+    model: Transformer, source: Tensor, tokens: int, limit: int, alpha: float
+) -> list[int]:
     """The best of all finished translations of one sentence [S] with up to `limit` tokens."""
     words = [token for token in range(tokens) if token != END]
     candidates = [(*body, END) for length in range(limit) for body in product(words, repeat=length)]
@@ -37,7 +57,9 @@ def exhaustive(model: Transformer, source: Tensor, tokens: int, limit: int, alph
     with torch.no_grad():
         table = model(source.expand(len(target), -1), given).log_softmax(-1)
     length = torch.tensor([len(row) for row in candidates])
-    log_probability = table.gather(-1, target[..., None])[..., 0] * (torch.arange(limit) < length[:, None])
+    log_probability = table.gather(-1, target[..., None])[..., 0] * (
+        torch.arange(limit) < length[:, None]
+    )
     best = (log_probability.sum(1) / length_penalty(length, alpha)).argmax()
     return list(candidates[best][:-1])
 
@@ -49,7 +71,9 @@ def test_a_wide_beam_equals_exhaustive_search(alpha: float) -> None:
     for seed in range(3):
         model = make_model(seed, tokens)
         width = tokens ** (limit - 1)  # all hypotheses are kept
-        assert search(model, source, limit, width, alpha) == [exhaustive(model, row, tokens, limit, alpha) for row in source]
+        assert search(model, source, limit, width, alpha) == [
+            exhaustive(model, row, tokens, limit, alpha) for row in source
+        ]
 
 
 def greedy(model: Transformer, sentence: Tensor, limit: int) -> list[int]:
@@ -83,4 +107,6 @@ def test_each_translation_stops_at_its_limit() -> None:
         model.projection.weight[END] = -9.0
     limit = torch.tensor([3, 7, 5])
     for width in (1, 2):
-        assert [len(row) for row in beam_search(Hypotheses(model, source, width), limit, width)] == [3, 7, 5]
+        assert [
+            len(row) for row in beam_search(Hypotheses(model, source, width), limit, width)
+        ] == [3, 7, 5]

@@ -15,7 +15,16 @@ from torch import Tensor
 from trajformer.errors import ConfigError, TrajformerError
 from trajformer.heads.detr import data, shapes
 from trajformer.heads.detr import model as losses
-from trajformer.heads.detr.data import BoxAugmentConfig, BoxTargets, Example, VocConfig, VocDataset, collate, iou, resize_example
+from trajformer.heads.detr.data import (
+    BoxAugmentConfig,
+    BoxTargets,
+    Example,
+    VocConfig,
+    VocDataset,
+    collate,
+    iou,
+    resize_example,
+)
 from trajformer.heads.detr.model import BoxLossConfig, Detections, Objects, box_loss
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
 from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
@@ -30,8 +39,15 @@ def test_a_shape_fills_its_box_and_has_its_area() -> None:
         shape = shapes.draw_shape(rng, config)
         rows, columns = np.nonzero(shape.cover > 0.5)
         left, top = shape.window[1].start, shape.window[0].start
-        images = [columns.min() + left, rows.min() + top, columns.max() + left + 1, rows.max() + top + 1]
-        np.testing.assert_allclose(images, shape.box, atol=2.5)  # a sharp corner covers less than half of its pixels
+        images = [
+            columns.min() + left,
+            rows.min() + top,
+            columns.max() + left + 1,
+            rows.max() + top + 1,
+        ]
+        np.testing.assert_allclose(
+            images, shape.box, atol=2.5
+        )  # a sharp corner covers less than half of its pixels
         if shape.box.min() > 0 and shape.box.max() < 200:
             assert shape.cover.sum() == pytest.approx(shape.area, rel=0.02)
             width, height = shape.box[2:] - shape.box[:2]
@@ -61,23 +77,40 @@ def marked(height: int, width: int, box: tuple[int, int, int, int], label: int =
     image = torch.zeros(3, height, width)
     left, top, right, bottom = box
     image[:, top:bottom, left:right] = 1.0
-    return Example("a", image, torch.tensor([box], dtype=torch.float32), torch.tensor([label]), (height, width))
+    return Example(
+        "a", image, torch.tensor([box], dtype=torch.float32), torch.tensor([label]), (height, width)
+    )
 
 
 def white_box(image: torch.Tensor) -> list[float]:
     rows, columns = (image[0] > 0.5).nonzero().unbind(1)
-    return [columns.min().item(), rows.min().item(), columns.max().item() + 1, rows.max().item() + 1]
+    return [
+        columns.min().item(),
+        rows.min().item(),
+        columns.max().item() + 1,
+        rows.max().item() + 1,
+    ]
 
 
 def test_batches_are_padded_and_boxes_are_shares_of_their_image() -> None:
     one, two = marked(20, 30, (3, 4, 9, 16)), marked(10, 40, (0, 0, 40, 10), 2)
-    none = replace(marked(5, 5, (0, 0, 5, 5)), box=torch.zeros(0, 4), label=torch.zeros(0, dtype=torch.int64))
+    none = replace(
+        marked(5, 5, (0, 0, 5, 5)), box=torch.zeros(0, 4), label=torch.zeros(0, dtype=torch.int64)
+    )
     batch = collate([one, two, none])
     assert batch.pixels.shape == (3, 3, 20, 40) and batch.mask is not None
-    assert [int(mask.sum()) for mask in batch.mask] == [600, 400, 25] and batch.mask[1, 9, 39] and not batch.mask[1, 10, 0]
+    assert (
+        [int(mask.sum()) for mask in batch.mask] == [600, 400, 25]
+        and batch.mask[1, 9, 39]
+        and not batch.mask[1, 10, 0]
+    )
     assert not batch.pixels[~batch.mask[:, None].expand(-1, 3, -1, -1)].any()
-    assert batch.targets.mask.tolist() == [[True], [True], [False]] and batch.targets.label[:, 0].tolist() == [1, 2, 0]
-    torch.testing.assert_close(batch.targets.box[:2, 0], torch.tensor([[0.2, 0.5, 0.2, 0.6], [0.5, 0.5, 1.0, 1.0]]))
+    assert batch.targets.mask.tolist() == [[True], [True], [False]] and batch.targets.label[
+        :, 0
+    ].tolist() == [1, 2, 0]
+    torch.testing.assert_close(
+        batch.targets.box[:2, 0], torch.tensor([[0.2, 0.5, 0.2, 0.6], [0.5, 0.5, 1.0, 1.0]])
+    )
     assert collate([one, one]).mask is None
     moved = batch.to(torch.device("cpu"))
     assert moved.name == batch.name and torch.equal(moved.targets.box, batch.targets.box)
@@ -85,7 +118,10 @@ def test_batches_are_padded_and_boxes_are_shares_of_their_image() -> None:
 
 def test_boxes_are_augmented_with_the_image() -> None:
     example = marked(60, 90, (30, 25, 50, 37))
-    assert torch.equal(data.augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image, example.image)
+    assert torch.equal(
+        data.augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image,
+        example.image,
+    )
     config = BoxAugmentConfig(flip=0.5, flip_vertical=0.5, crop=1.0, smallest=0.7, light=0.2)
     for seed in range(12):
         augmented = data.augment_example(example, config, np.random.default_rng(seed))
@@ -101,7 +137,9 @@ def folder(tmp_path: Path) -> Path:
     for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
         (tmp_path / part).mkdir(parents=True)
     for number, size in enumerate(((40, 30), (20, 50), (40, 30), (40, 30))):
-        pixels = np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
+        pixels = (
+            np.random.default_rng(number).integers(0, 255, (size[1], size[0], 3)).astype(np.uint8)
+        )
         Image.fromarray(pixels).save(tmp_path / "JPEGImages" / f"p{number}.jpg")
         text = voc_annotation(("cell", 4, 5, 20, 25), ("cell", 7, 7, 7, 9), ("dust", 1, 1, 3, 3))
         (tmp_path / "Annotations" / f"p{number}.xml").write_text(text)
@@ -121,7 +159,10 @@ def test_unusable_images_and_boxes_are_left_out_and_listed(folder: Path) -> None
     torch.testing.assert_close(first.box, torch.tensor([[8.0, 10.0, 40.0, 50.0]]))  # twice as large
     assert second.label.tolist() == [0] and second.image.shape == (3, 100, 40)
     complaints = "\n".join(found.skipped)
-    assert "p0: 1 boxes without area left out" in complaints and "1 objects of class 'dust' left out" in complaints
+    assert (
+        "p0: 1 boxes without area left out" in complaints
+        and "1 objects of class 'dust' left out" in complaints
+    )
     assert f"skipped {folder}/Annotations/p2.xml: not an annotation: no such file" in complaints
     assert f"skipped {folder}/JPEGImages/p3.jpg: not a readable image" in complaints
     assert len(found.skipped) == 4
@@ -133,9 +174,13 @@ def test_unusable_images_and_boxes_are_left_out_and_listed(folder: Path) -> None
 
 def test_folders_without_usable_objects_are_rejected(folder: Path) -> None:
     config = VocConfig(str(folder))
-    with pytest.raises(TrajformerError, match=r"ImageSets/Main/val\.txt: cannot be read \(splits here: train\)"):
+    with pytest.raises(
+        TrajformerError, match=r"ImageSets/Main/val\.txt: cannot be read \(splits here: train\)"
+    ):
         VocDataset(config, "val", ("cell",), (60, 100))
-    with pytest.raises(TrajformerError, match="no object of the classes bird; 1 objects of class 'cell' left out"):
+    with pytest.raises(
+        TrajformerError, match="no object of the classes bird; 1 objects of class 'cell' left out"
+    ):
         VocDataset(config, "train", ("bird",), (60, 100))
     with pytest.raises(TrajformerError, match=r"cannot be read \(splits here: none\)"):
         VocDataset(VocConfig(str(folder / "nowhere")), "train", ("cell",), (60, 100))
@@ -143,9 +188,13 @@ def test_folders_without_usable_objects_are_rejected(folder: Path) -> None:
 
 def test_augmentation_differs_between_epochs_and_is_reproducible(folder: Path) -> None:
     config = VocConfig(str(folder), vary=BoxAugmentConfig(flip=0.5, crop=1.0, light=0.3))
-    plain, augmented = (VocDataset(config, "train", ("cell", "dish"), (60, 100), seed) for seed in (None, 7))
+    plain, augmented = (
+        VocDataset(config, "train", ("cell", "dish"), (60, 100), seed) for seed in (None, 7)
+    )
     images = [augmented.example(0, epoch).image for epoch in range(4)]
-    assert not any(a.shape == b.shape and torch.equal(a, b) for i, a in enumerate(images) for b in images[:i])
+    assert not any(
+        a.shape == b.shape and torch.equal(a, b) for i, a in enumerate(images) for b in images[:i]
+    )
     assert torch.equal(augmented.example(0, 2).image, images[2])
     assert torch.equal(plain.example(0, 2).image, plain.example(0).image)
     uncached = VocDataset(replace(config, cache=False), "train", ("cell", "dish"), (60, 100), 7)
@@ -165,7 +214,9 @@ def test_augmentation_differs_between_epochs_and_is_reproducible(folder: Path) -
         ("\0", "not UTF-8"),  # UTF-16 contains zeros and could hide a document type
     ],
 )
-def test_invalid_annotations_are_rejected_with_the_file_name(text: str, reason: str, tmp_path: Path) -> None:
+def test_invalid_annotations_are_rejected_with_the_file_name(
+    text: str, reason: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.xml"
     path.write_text(text)
     with pytest.raises(TrajformerError, match=rf"a\.xml: not an annotation: .*{reason}"):
@@ -173,7 +224,10 @@ def test_invalid_annotations_are_rejected_with_the_file_name(text: str, reason: 
 
 
 def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path) -> None:
-    config, labels = VocConfig(str(real_data / "bccd" / "BCCD"), cache=False), ("RBC", "WBC", "Platelets")
+    config, labels = (
+        VocConfig(str(real_data / "bccd" / "BCCD"), cache=False),
+        ("RBC", "WBC", "Platelets"),
+    )
     counts, complaints = dict.fromkeys(labels, 0), []
     for split, pictures in (("train", 205), ("val", 87), ("test", 72)):
         found = VocDataset(config, split, labels, (240, 320))
@@ -184,10 +238,14 @@ def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path)
             for index in label.tolist():
                 counts[labels[index]] += 1
     assert counts == {"RBC": 4153, "WBC": 372, "Platelets": 361}
-    assert sorted(complaints) == [f"BloodImage_00{n}: 1 boxes without area left out" for n in (338, 343)]
+    assert sorted(complaints) == [
+        f"BloodImage_00{n}: 1 boxes without area left out" for n in (338, 343)
+    ]
 
 
-def boxes(*rows: tuple[float, float, float, float, int], scores: tuple[float, ...] = ()) -> BoxTable:
+def boxes(
+    *rows: tuple[float, float, float, float, int], scores: tuple[float, ...] = ()
+) -> BoxTable:
     """Boxes with the corners and classes of `rows`; labels if there are no scores."""
     table = np.array(rows, np.float64).reshape(-1, 5)
     score = np.array(scores) if scores else np.ones(len(table))
@@ -197,19 +255,27 @@ def boxes(*rows: tuple[float, float, float, float, int], scores: tuple[float, ..
 def test_average_precision_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pycocotools")
     true = [boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1)), boxes((5, 5, 15, 15, 0)), boxes()]
-    right = [boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1), scores=(0.9, 0.8)), boxes((5, 5, 15, 15, 0), scores=(0.3,)), boxes()]
+    right = [
+        boxes((0, 0, 10, 10, 0), (20, 20, 40, 40, 1), scores=(0.9, 0.8)),
+        boxes((5, 5, 15, 15, 0), scores=(0.3,)),
+        boxes(),
+    ]
 
     def score(*detected: BoxTable) -> dict[str, float]:
         return average_precision(list(zip(detected, true, strict=True)), ("a", "b", "c"))
 
-    assert score(*right) == pytest.approx({"AP": 1.0, "AP50": 1.0, "AP75": 1.0, "AP50 a": 1.0, "AP50 b": 1.0})
+    assert score(*right) == pytest.approx(
+        {"AP": 1.0, "AP50": 1.0, "AP75": 1.0, "AP50 a": 1.0, "AP50 b": 1.0}
+    )
     # 6 of 10 rows: IoU 0.6 is correct at three of ten thresholds (0.5, 0.55, 0.6).
     result = score(boxes((0, 0, 10, 6, 0), (20, 20, 40, 40, 1), scores=(0.9, 0.8)), *right[1:])
     assert result["AP50"] == pytest.approx(1.0)
     half = 51 / 101  # one of two labels is detected, after a detection that is wrong above 0.6
     assert result["AP75"] == pytest.approx((half / 2 + 1.0) / 2, abs=1e-6)
     # A wrong detection with the highest score halves the precision of later ones.
-    assert score(*right[:2], boxes((0, 0, 10, 10, 1), scores=(0.95,)))["AP50 b"] == pytest.approx(0.5)
+    assert score(*right[:2], boxes((0, 0, 10, 10, 1), scores=(0.95,)))["AP50 b"] == pytest.approx(
+        0.5
+    )
     assert score(boxes(), boxes(), boxes())["AP"] == 0.0
     with pytest.raises(TrajformerError, match="no image has an object"):
         average_precision([(right[0], boxes())], ("a", "b", "c"))
@@ -219,7 +285,14 @@ def test_average_precision_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 def test_detections_and_labels_are_paired_in_pixels_of_the_original() -> None:
     example = resize_example(marked(60, 90, (30, 15, 60, 45), 2), 20, 100)
     batch = collate([example, marked(20, 40, (0, 0, 4, 4))])
-    detected = [Objects(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.7]), torch.tensor([1]), torch.tensor([0]))] * 2
+    detected = [
+        Objects(
+            torch.tensor([[1.0, 2.0, 3.0, 4.0]]),
+            torch.tensor([0.7]),
+            torch.tensor([1]),
+            torch.tensor([0]),
+        )
+    ] * 2
     (one, true), (_, other) = pair_with_labels(batch, detected)
     np.testing.assert_allclose(true, [[30, 15, 30, 30, 1, 2]], atol=1e-4)
     np.testing.assert_allclose(other, [[0, 0, 4, 4, 1, 1]], atol=1e-4)
@@ -243,7 +316,9 @@ def make(counts: tuple[int, ...] = (3, 0, 2), layers: int = 2) -> tuple[Detectio
 
     def detections(seed: int) -> Detections:
         logit = torch.randn(len(counts), QUERIES, CLASSES + 1, generator=generator)
-        return Detections(logit.requires_grad_(), draw_boxes(len(counts), QUERIES, seed=seed).requires_grad_())
+        return Detections(
+            logit.requires_grad_(), draw_boxes(len(counts), QUERIES, seed=seed).requires_grad_()
+        )
 
     layer_outputs = [detections(10 + layer) for layer in range(layers)]
     most = max(counts)
@@ -267,13 +342,19 @@ def make(counts: tuple[int, ...] = (3, 0, 2), layers: int = 2) -> tuple[Detectio
 def test_iou_in_closed_form(other: list[float], share: float, generalized: float) -> None:
     box = torch.tensor([0.0, 0.0, 2.0, 2.0])
     assert iou(box, torch.tensor(other)).item() == pytest.approx(share, abs=1e-6)
-    assert iou(torch.tensor(other), box, generalized=True).item() == pytest.approx(generalized, abs=1e-6)
+    assert iou(torch.tensor(other), box, generalized=True).item() == pytest.approx(
+        generalized, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("most", [0, 2])
 def test_images_without_boxes_train_only_the_no_object_class(most: int) -> None:
     detections, _ = make()
-    targets = BoxTargets(torch.zeros(3, most, dtype=torch.int64), torch.zeros(3, most, 4), torch.zeros(3, most, dtype=torch.bool))
+    targets = BoxTargets(
+        torch.zeros(3, most, dtype=torch.int64),
+        torch.zeros(3, most, 4),
+        torch.zeros(3, most, dtype=torch.bool),
+    )
     terms = box_loss(detections, targets, CONFIG)
     nothing = -detections.logit.log_softmax(-1)[..., -1].mean()
     assert terms["classification"].item() == pytest.approx(nothing.item(), rel=1e-5)
@@ -297,7 +378,9 @@ def test_loss_is_averaged_over_the_boxes_of_all_processes(monkeypatch: pytest.Mo
     alone = box_loss(detections, targets, CONFIG)
     monkeypatch.setattr(losses.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(losses.distributed, "get_world_size", lambda: 4)
-    monkeypatch.setattr(losses.distributed, "all_reduce", lambda count: count.add_(35.0))  # boxes of the other three
+    monkeypatch.setattr(
+        losses.distributed, "all_reduce", lambda count: count.add_(35.0)
+    )  # boxes of the other three
     together = box_loss(detections, targets, CONFIG)
     assert together["l1"].item() == pytest.approx(alone["l1"].item() * 5 / 10, rel=1e-5)
     assert together["classification"] == alone["classification"]
@@ -308,29 +391,45 @@ def test_gradient_of_iou_is_correct_and_finite_for_empty_boxes(generalized: bool
     a, b = (data.to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
     assert torch.autograd.gradcheck(lambda x, y: iou(x, y, generalized=generalized), (a, b))
     empty = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.2, 0.2, 0.2, 0.9]]).requires_grad_()
-    values = iou(empty[:, None], torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.1, 0.1, 0.4, 0.4]]), generalized=generalized)
+    values = iou(
+        empty[:, None],
+        torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.1, 0.1, 0.4, 0.4]]),
+        generalized=generalized,
+    )
     assert values.isfinite().all() and values[0, 0] == 0
     assert torch.autograd.grad(values.sum(), empty)[0].isfinite().all()
 
 
 def test_nms_keeps_the_best_box_of_overlapping_boxes_of_a_class() -> None:
-    box = torch.tensor([[0, 0, 10, 10], [1, 0, 11, 10], [0, 0, 10, 10], [30, 0, 40, 10], [2, 0, 12, 10.0]])
+    box = torch.tensor(
+        [[0, 0, 10, 10], [1, 0, 11, 10], [0, 0, 10, 10], [30, 0, 40, 10], [2, 0, 12, 10.0]]
+    )
     score, label = torch.tensor([0.6, 0.9, 0.5, 0.1, 0.8]), torch.tensor([0, 0, 1, 0, 0])
-    assert data.suppress(box, score, label, 0.5).tolist() == [1, 2, 3]  # boxes 0 and 4 overlap box 1; box 2 has another class
+    assert data.suppress(box, score, label, 0.5).tolist() == [
+        1,
+        2,
+        3,
+    ]  # boxes 0 and 4 overlap box 1; box 2 has another class
     assert data.suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
-    chain = torch.tensor([[0, 0, 10, 10], [3, 0, 13, 10], [6, 0, 16, 10.0]])  # IoU of neighbors 7/13
+    chain = torch.tensor(
+        [[0, 0, 10, 10], [3, 0, 13, 10], [6, 0, 16, 10.0]]
+    )  # IoU of neighbors 7/13
     kept = data.suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5)
     assert kept.tolist() == [0, 2]  # removed boxes remove none
     assert data.suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_every_layer_is_trained_also_in_half_precision_and_with_more_boxes_than_queries(dtype: torch.dtype) -> None:
+def test_every_layer_is_trained_also_in_half_precision_and_with_more_boxes_than_queries(
+    dtype: torch.dtype,
+) -> None:
     detections, targets = make((QUERIES + 3, 1), layers=3)
     outputs = (detections, *detections.auxiliary)
     last, *others = (Detections(one.logit.to(dtype), one.box.to(dtype)) for one in outputs)
     terms = box_loss(replace(last, auxiliary=tuple(others)), targets, CONFIG)
-    assert all(value.isfinite() and value > 0 and value.dtype == torch.float32 for value in terms.values())
+    assert all(
+        value.isfinite() and value > 0 and value.dtype == torch.float32 for value in terms.values()
+    )
     assert [name for name, value in terms.items() if value.requires_grad] == ["loss"]
     terms["loss"].backward()
     assert all(one.logit.grad.any() and one.box.grad.any() for one in outputs)
@@ -345,6 +444,10 @@ def test_generated_images_follow_the_config() -> None:
     examples = [draw_shapes(SMALL, (1, index)) for index in range(60)]
     assert {len(example.label) for example in examples} == set(range(1, 9))
     for example in examples:
-        assert example.image.shape == (3, 40, 56) and example.image.min() >= 0 and example.image.max() <= 1
+        assert (
+            example.image.shape == (3, 40, 56)
+            and example.image.min() >= 0
+            and example.image.max() <= 1
+        )
         assert (example.box[:, :2] < example.box[:, 2:]).all() and example.box.min() >= 0
         assert (example.box[:, 2:] <= torch.tensor([56, 40])).all()

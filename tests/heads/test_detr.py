@@ -19,7 +19,14 @@ from trajformer.core.weights import Options
 from trajformer.errors import CheckpointError
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
 from trajformer.heads.detr.data import BoxTargets
-from trajformer.heads.detr.model import BoxLossConfig, Detections, Detr, DetrConfig, box_loss, postprocess
+from trajformer.heads.detr.model import (
+    BoxLossConfig,
+    Detections,
+    Detr,
+    DetrConfig,
+    box_loss,
+    postprocess,
+)
 
 WIDTH, HEADS, CLASSES, QUERIES = 32, 4, 3, 7
 SIZES = ((96, 128), (70, 101))  # of the two images in a batch
@@ -33,14 +40,18 @@ def randomize(module: nn.Module) -> nn.Module:
             tensor.uniform_(0.5, 1.5, generator=generator)
         else:
             noise = torch.randn(tensor.shape, generator=generator)
-            tensor.copy_(tensor + 0.1 * noise if tensor.ndim < 2 else noise / tensor[0].numel() ** 0.5)
+            tensor.copy_(
+                tensor + 0.1 * noise if tensor.ndim < 2 else noise / tensor[0].numel() ** 0.5
+            )
     return module.eval()
 
 
 def small(backbone: BackboneConfig | None = None, **changes: Any) -> Detr:
     block = BlockConfig(width=WIDTH, heads=HEADS, feedforward=48, dropout=0.0, norm_first=False)
     cnn = BackboneConfig(cnn=CnnConfig((8, 16, 24), blocks=2, groups=4))
-    return randomize(Detr(DetrConfig(CLASSES, QUERIES, block, (2, 3), backbone=backbone or cnn, **changes)))
+    return randomize(
+        Detr(DetrConfig(CLASSES, QUERIES, block, (2, 3), backbone=backbone or cnn, **changes))
+    )
 
 
 def two_images() -> tuple[Tensor, Tensor]:
@@ -71,7 +82,11 @@ def assert_equal(predicted: Detections, logit: Tensor, box: Tensor, **limits: fl
 def hugging_face(position: str = "sine") -> Any:
     transformers = pytest.importorskip("transformers")
     resnet = transformers.ResNetConfig(
-        embedding_size=4, hidden_sizes=[16, 32, 64, 128], depths=[1, 2, 1, 2], layer_type="bottleneck", out_features=["stage4"]
+        embedding_size=4,
+        hidden_sizes=[16, 32, 64, 128],
+        depths=[1, 2, 1, 2],
+        layer_type="bottleneck",
+        out_features=["stage4"],
     )
     config = transformers.DetrConfig(
         use_timm_backbone=False, backbone_config=resnet, d_model=WIDTH, encoder_layers=2, decoder_layers=3,
@@ -91,7 +106,9 @@ def converted(model: Any, folder: Path) -> Detr:
 
 
 @pytest.mark.parametrize("position", ["sine", "learned"])
-def test_outputs_and_gradients_equal_hugging_face_in_padded_batches(position: str, tmp_path: Path) -> None:
+def test_outputs_and_gradients_equal_hugging_face_in_padded_batches(
+    position: str, tmp_path: Path
+) -> None:
     reference = hugging_face(position).requires_grad_(True)  # its backbone is frozen by default
     model = converted(reference, tmp_path)
     model.backbone.padding = "in"  # as in the published code
@@ -123,7 +140,13 @@ def test_loss_of_all_layers_equals_hugging_face() -> None:
     config.auxiliary_loss = True
     with torch.no_grad():
         predicted = small()(*two_images())
-    labels = [{"class_labels": labeled.label[i][labeled.mask[i]], "boxes": labeled.box[i][labeled.mask[i]]} for i in range(2)]
+    labels = [
+        {
+            "class_labels": labeled.label[i][labeled.mask[i]],
+            "boxes": labeled.box[i][labeled.mask[i]],
+        }
+        for i in range(2)
+    ]
     layers = (*predicted.auxiliary, predicted)
     outputs = torch.stack([one.logit for one in layers]), torch.stack([one.box for one in layers])
     arguments = (predicted.logit, labels, torch.device("cpu"), predicted.box, config, *outputs)
@@ -162,17 +185,23 @@ def in_layout_of_authors(state: dict[str, Tensor]) -> dict[str, Tensor]:
     }  # fmt: skip
     renamed: dict[str, Tensor] = {}
     state = with_torchvision_backbone(state)
-    for name in sorted(state, key=lambda name: name.replace("k_proj", "r_proj")):  # queries, keys, values
+    for name in sorted(
+        state, key=lambda name: name.replace("k_proj", "r_proj")
+    ):  # queries, keys, values
         tensor = state[name]
         for old, new in words.items():
             name = name.replace(old, new)
         name = name.replace("final_layer_norm", "norm2" if "encoder" in name else "norm3")
         projection = re.sub(r"[qkv]_proj\.", "in_proj_", name)
-        renamed[projection] = torch.cat([renamed[projection], tensor]) if projection in renamed else tensor
+        renamed[projection] = (
+            torch.cat([renamed[projection], tensor]) if projection in renamed else tensor
+        )
     return renamed
 
 
-def load(state: dict[str, Tensor], folder: Path, layout: str = "facebook_detr") -> tuple[Any, dict[str, Tensor]]:
+def load(
+    state: dict[str, Tensor], folder: Path, layout: str = "facebook_detr"
+) -> tuple[Any, dict[str, Tensor]]:
     torch.save({"model": state}, folder / "detr.pth")
     return convert(layout, folder / "detr.pth", Options(heads=HEADS))[:2]
 
@@ -180,7 +209,10 @@ def load(state: dict[str, Tensor], folder: Path, layout: str = "facebook_detr") 
 @pytest.mark.parametrize("position", ["sine", "learned"])
 def test_all_layouts_of_the_same_weights_give_the_same_model(position: str, tmp_path: Path) -> None:
     model = hugging_face(position)
-    expected, state = converted(model, tmp_path).state_dict(), load_file(tmp_path / "model.safetensors")
+    expected, state = (
+        converted(model, tmp_path).state_dict(),
+        load_file(tmp_path / "model.safetensors"),
+    )
     norm = {f"transformer.encoder.norm.{part}": torch.ones(WIDTH) for part in ("weight", "bias")}
     authors = in_layout_of_authors(state)
     for layout, tensors, stride, norm_first in (
@@ -190,16 +222,27 @@ def test_all_layouts_of_the_same_weights_give_the_same_model(position: str, tmp_
         ("facebook_detr_dc5", authors, 16, False),
     ):
         recipe, weights = load(tensors, tmp_path, layout)
-        assert (recipe.task, recipe.model.position, recipe.model.layers) == ("detection", position, (2, 3))
-        assert (recipe.model.backbone.resnet.stride, recipe.model.block.norm_first) == (stride, norm_first)
-        assert weights.keys() - expected.keys() == ({"encoder.norm.weight", "encoder.norm.bias"} if norm_first else set())
+        assert (recipe.task, recipe.model.position, recipe.model.layers) == (
+            "detection",
+            position,
+            (2, 3),
+        )
+        assert (recipe.model.backbone.resnet.stride, recipe.model.block.norm_first) == (
+            stride,
+            norm_first,
+        )
+        assert weights.keys() - expected.keys() == (
+            {"encoder.norm.weight", "encoder.norm.bias"} if norm_first else set()
+        )
         assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
 
 
 def test_conversion_rejects_segmentation_heads_and_a_wrong_number_of_labels(tmp_path: Path) -> None:
     converted(hugging_face(), tmp_path)
     state = in_layout_of_authors(load_file(tmp_path / "model.safetensors"))
-    with pytest.raises(CheckpointError, match=r"detr\.pth: tensor 'mask_head\.lay1\.weight' has no place"):
+    with pytest.raises(
+        CheckpointError, match=r"detr\.pth: tensor 'mask_head\.lay1\.weight' has no place"
+    ):
         load(state | {"mask_head.lay1.weight": torch.zeros(2, 2)}, tmp_path)
     load(state, tmp_path)
     with pytest.raises(CheckpointError, match="3 classes, but 2 labels"):
@@ -208,10 +251,15 @@ def test_conversion_rejects_segmentation_heads_and_a_wrong_number_of_labels(tmp_
 
 @torch.no_grad()
 def test_dilation_computes_the_features_between_the_strided_ones() -> None:
-    strided, dilated = (small(BackboneConfig(resnet=ResNetConfig((1, 1, 1, 3), 4, stride=s))).backbone for s in (32, 16))
+    strided, dilated = (
+        small(BackboneConfig(resnet=ResNetConfig((1, 1, 1, 3), 4, stride=s))).backbone
+        for s in (32, 16)
+    )
     dilated.load_state_dict(strided.state_dict())
     pixels = two_images()[0]
-    torch.testing.assert_close(dilated(pixels)[0][..., ::2, ::2], strided(pixels)[0], **tolerance(DEPTH, LENGTH))
+    torch.testing.assert_close(
+        dilated(pixels)[0][..., ::2, ::2], strided(pixels)[0], **tolerance(DEPTH, LENGTH)
+    )
 
 
 BACKBONES = {
@@ -231,13 +279,17 @@ def test_predictions_do_not_depend_on_padding(backbone: str, position: str) -> N
     together = model(pixels, mask)
     for index, (height, width) in enumerate(SIZES):
         alone = model(pixels[index : index + 1, :, :height, :width])
-        for one, other in zip((alone, *alone.auxiliary), (together, *together.auxiliary), strict=True):
+        for one, other in zip(
+            (alone, *alone.auxiliary), (together, *together.auxiliary), strict=True
+        ):
             assert_equal(one, other.logit[index : index + 1], other.box[index : index + 1])
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("backbone", ["cnn", "resnet"])
-def test_an_image_of_padding_gives_finite_loss_and_gradients(backbone: str, precision: torch.dtype) -> None:
+def test_an_image_of_padding_gives_finite_loss_and_gradients(
+    backbone: str, precision: torch.dtype
+) -> None:
     model = small(BACKBONES[backbone]).train()
     pixels, mask = two_images()
     mask[1] = False
@@ -247,8 +299,14 @@ def test_an_image_of_padding_gives_finite_loss_and_gradients(backbone: str, prec
     loss = box_loss(found, labeled, BoxLossConfig())["loss"]
     loss.backward()
     assert loss.isfinite()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
+    gradients = {
+        name: parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    assert all(
+        gradient is not None and gradient.isfinite().all() for gradient in gradients.values()
+    )
 
 
 def detections(*queries: tuple[list[float], int, float]) -> Detections:
@@ -261,11 +319,17 @@ def detections(*queries: tuple[list[float], int, float]) -> Detections:
 
 
 def test_objects_are_in_pixels_and_sorted_by_score() -> None:
-    one = detections(([0.5, 0.5, 1.0, 0.5], 2, 0.6), ([0.25, 0.5, 0.1, 0.2], 0, 0.9), ([0.5, 0.5, 0.2, 0.2], CLASSES, 0.97))
+    one = detections(
+        ([0.5, 0.5, 1.0, 0.5], 2, 0.6),
+        ([0.25, 0.5, 0.1, 0.2], 0, 0.9),
+        ([0.5, 0.5, 0.2, 0.2], CLASSES, 0.97),
+    )
     (found,) = postprocess(one, torch.tensor([[100, 200]]))
     assert found.label.tolist()[:2] == [0, 2] and found.query.tolist() == [1, 0, 2]
     torch.testing.assert_close(found.score, torch.tensor([0.9, 0.6, 0.01]))
-    torch.testing.assert_close(found.box[:2], torch.tensor([[40.0, 40.0, 60.0, 60.0], [0.0, 25.0, 200.0, 75.0]]))
+    torch.testing.assert_close(
+        found.box[:2], torch.tensor([[40.0, 40.0, 60.0, 60.0], [0.0, 25.0, 200.0, 75.0]])
+    )
     (sure,) = postprocess(one, torch.tensor([[100, 200]]), score=0.7)
     assert sure.label.tolist() == [0] and sure.box.shape == (1, 4)
 

@@ -22,7 +22,11 @@ def images(batch: int = 2, height: int = SIZE, width: int = SIZE) -> Tensor:
 
 def as_saved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rename tensors as `save_pretrained` does."""
-    words = {"vit.layers.": "vit.encoder.layer.", ".o_proj.": ".output.dense.", ".mlp.fc1.": ".intermediate.dense."}
+    words = {
+        "vit.layers.": "vit.encoder.layer.",
+        ".o_proj.": ".output.dense.",
+        ".mlp.fc1.": ".intermediate.dense.",
+    }
     words |= {".mlp.fc2.": ".output.dense."}
     words |= {f".{part[0]}_proj.": f".attention.{part}." for part in ("query", "key", "value")}
     for old, new in words.items():
@@ -31,7 +35,9 @@ def as_saved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def converted(reference: Any) -> ViT:
-    recipe, weights = layouts.hf_vit(StateDictReader(as_saved(reference.state_dict()), "reference"), Options(heads=HEADS))
+    recipe, weights = layouts.hf_vit(
+        StateDictReader(as_saved(reference.state_dict()), "reference"), Options(heads=HEADS)
+    )
     model = ViT(recipe.model)
     model.load_state_dict(weights)
     return model.eval()
@@ -47,12 +53,16 @@ def test_scores_and_gradients_equal_hugging_face(qkv_bias: bool) -> None:
     F.cross_entropy(expected, y).backward()
     F.cross_entropy(model(x), y).backward()
     expected_gradients = {name: parameter.grad for name, parameter in reference.named_parameters()}
-    _, expected_gradients = layouts.hf_vit(StateDictReader(as_saved(expected_gradients), "gradients"), Options(heads=HEADS))
+    _, expected_gradients = layouts.hf_vit(
+        StateDictReader(as_saved(expected_gradients), "gradients"), Options(heads=HEADS)
+    )
     result = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert set(result) == set(expected_gradients)
     for name in result:
         if qkv_bias or not name.endswith(("query.bias", "key.bias", "value.bias")):
-            torch.testing.assert_close(result[name], expected_gradients[name], **tolerance(40, INNER, 10.0))
+            torch.testing.assert_close(
+                result[name], expected_gradients[name], **tolerance(40, INNER, 10.0)
+            )
 
 
 @pytest.mark.parametrize(("height", "width"), [(24, 24), (8, 8), (12, 32), (16, 20)])
@@ -72,7 +82,9 @@ def test_scores_equal_timm(qkv_bias: bool) -> None:
     model = ViT(recipe.model).eval()
     model.load_state_dict(weights)
     assert recipe.model == VIT
-    torch.testing.assert_close(model(images()).double(), heads.timm_forward(state, images()), **tolerance(20, INNER))
+    torch.testing.assert_close(
+        model(images()).double(), heads.timm_forward(state, images()), **tolerance(20, INNER)
+    )
 
 
 def test_rollout_of_layers_that_attend_to_one_token_is_known() -> None:
@@ -93,6 +105,8 @@ def test_rollout_covers_all_patches_and_keeps_the_scores(pooling: Any) -> None:
     scores, seen = classify_with_rollout(model, x)
     torch.testing.assert_close(scores, expected, atol=0, rtol=0)
     assert seen.shape == (2, 2, 5) and (seen >= 0).all()
-    rollout = attention_rollout([record[f"encoder.layers.{layer}.attention.sublayer"][0] for layer in range(LAYERS)])
+    rollout = attention_rollout(
+        [record[f"encoder.layers.{layer}.attention.sublayer"][0] for layer in range(LAYERS)]
+    )
     row = rollout[:, 0, 1:] if pooling == "token" else rollout.mean(1)
     torch.testing.assert_close(seen.flatten(1), row)

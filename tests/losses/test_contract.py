@@ -22,7 +22,12 @@ LOSSES: dict[str, Callable[[Forecast, Tensor, Tensor], Terms]] = {
     "set": partial(set_loss, config=SetLossConfig(cost_class=0.3, auxiliary=0.4)),
     "worlds": partial(world_loss, config=WorldLossConfig(auxiliary=0.4)),
     "mixture": partial(mixture_loss, config=MixtureLossConfig(auxiliary=0.4)),
-    "regions": partial(region_loss, regions=REGIONS, log_variance=torch.zeros(3), config=RegionLossConfig(auxiliary=0.4)),
+    "regions": partial(
+        region_loss,
+        regions=REGIONS,
+        log_variance=torch.zeros(3),
+        config=RegionLossConfig(auxiliary=0.4),
+    ),
 }
 assert_close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
 EVERY_LOSS = pytest.mark.parametrize("name", LOSSES)
@@ -33,7 +38,9 @@ def make(name: str, seed: int = 0) -> tuple[Forecast, Tensor, Tensor]:
     logit = draw(2, 4, seed=seed) if name == "worlds" else draw(2, 4, 4, seed=seed)
     position, pose = draw(2, 4, 4, 5, 2, seed=seed, scale=3.0), draw(2, 4, 3, seed=20, scale=3.0)
     scale = draw(2, 4, 4, 5, 2, seed=seed + 30, scale=0.5).exp()
-    forecast = Forecast(position.requires_grad_(), logit.requires_grad_(), Frame.AGENT, pose, scale=scale)
+    forecast = Forecast(
+        position.requires_grad_(), logit.requires_grad_(), Frame.AGENT, pose, scale=scale
+    )
     return forecast, draw(2, 4, 5, 2, seed=22, scale=3.0), torch.ones(2, 4, 5, dtype=torch.bool)
 
 
@@ -43,13 +50,20 @@ def test_a_loss_is_independent_of_the_frame_of_the_batch(name: str) -> None:
     pose, angle = forecast.pose, torch.tensor(1.3)
     expected = LOSSES[name](forecast, target, valid)
     turned = torch.cat([rotate(pose[..., :2], angle), pose[..., 2:] + angle], -1)
-    assert_close(LOSSES[name](replace(forecast, pose=turned), rotate(target, angle), valid), expected)
+    assert_close(
+        LOSSES[name](replace(forecast, pose=turned), rotate(target, angle), valid), expected
+    )
     at_origin = replace(forecast, pose=torch.zeros_like(pose))
     assert_close(LOSSES[name](at_origin, to_frame(target, pose[:, :, None]), valid), expected)
     if name != "regions":
         position = from_frame(forecast.position, pose[:, :, None, None])
-        terms = LOSSES[name](replace(forecast, position=position, frame=Frame.SCENE, pose=None), target, valid)
-        for term in {"classification", "confidence"} & terms.keys():  # all others depend on the directions of the axes
+        terms = LOSSES[name](
+            replace(forecast, position=position, frame=Frame.SCENE, pose=None), target, valid
+        )
+        for term in {
+            "classification",
+            "confidence",
+        } & terms.keys():  # all others depend on the directions of the axes
             assert_close(terms[term], expected[term])
 
 
@@ -57,7 +71,9 @@ def test_a_loss_is_independent_of_the_frame_of_the_batch(name: str) -> None:
 def test_invalid_steps_are_ignored(name: str) -> None:
     forecast, target, valid = make(name)
     valid[..., 3:] = False
-    short = replace(forecast, position=forecast.position[..., :3, :], scale=forecast.scale[..., :3, :])
+    short = replace(
+        forecast, position=forecast.position[..., :3, :], scale=forecast.scale[..., :3, :]
+    )
     expected = LOSSES[name](short, target[..., :3, :], valid[..., :3])
     for garbage in (0.0, 1e4):
         terms = LOSSES[name](forecast, torch.where(valid[..., None], target, garbage), valid)
@@ -70,7 +86,11 @@ def test_invalid_steps_are_ignored(name: str) -> None:
 def test_agents_without_a_known_future_are_ignored(name: str) -> None:
     forecast, target, valid = make(name)
     known, valid[:, 1::2] = slice(None, None, 2), False
-    fields = ("position", "pose", "scale") if name == "worlds" else ("position", "pose", "scale", "logit")
+    fields = (
+        ("position", "pose", "scale")
+        if name == "worlds"
+        else ("position", "pose", "scale", "logit")
+    )
     fewer = {field: getattr(forecast, field)[:, known] for field in fields}
     terms = LOSSES[name](forecast, target, valid)
     assert_close(terms, LOSSES[name](replace(forecast, **fewer), target[:, known], valid[:, known]))
@@ -97,7 +117,9 @@ def test_earlier_layers_have_the_same_loss(name: str) -> None:
     assert terms["auxiliary"].item() == pytest.approx(sum(alone).item() / 2, rel=1e-5)
     assert terms["loss"].item() == pytest.approx((last + 0.4 * terms["auxiliary"]).item(), rel=1e-5)
     terms["loss"].backward()
-    assert all(layer.position.grad.any() and layer.logit.grad.any() for layer in (forecast, *layers))
+    assert all(
+        layer.position.grad.any() and layer.logit.grad.any() for layer in (forecast, *layers)
+    )
     assert [term for term, value in terms.items() if value.requires_grad] == ["loss"]
 
 
@@ -113,7 +135,9 @@ def test_earlier_layers_have_the_same_loss(name: str) -> None:
         ("regions", {"position": torch.zeros(2, 4, 3, 5, 2)}, "a multiple of 2 modes"),
     ],
 )
-def test_unsuitable_forecasts_are_errors(name: str, changes: dict[str, Tensor | None], error: str) -> None:
+def test_unsuitable_forecasts_are_errors(
+    name: str, changes: dict[str, Tensor | None], error: str
+) -> None:
     forecast, target, valid = make(name)
     with pytest.raises(ValueError, match=error):
         LOSSES[name](replace(forecast, **changes), target, valid)

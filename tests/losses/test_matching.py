@@ -15,7 +15,10 @@ def smallest_total(table: np.ndarray) -> float:
     """Smallest total cost of a one-to-one assignment of K predictions and G targets."""
     table = table if table.shape[0] >= table.shape[1] else table.T
     rows, columns = table.shape
-    return min(sum(table[r, c] for c, r in enumerate(p)) for p in itertools.permutations(range(rows), columns))
+    return min(
+        sum(table[r, c] for c, r in enumerate(p))
+        for p in itertools.permutations(range(rows), columns)
+    )
 
 
 @pytest.mark.parametrize(("predictions", "targets"), [(5, 3), (3, 3), (2, 4), (6, 2), (1, 2)])
@@ -31,7 +34,9 @@ def test_equals_brute_force_with_masked_targets(predictions: int, targets: int) 
         count = min(predictions, int(mask[n].sum()))
         assert here.sum() == len(prediction[here].unique()) == len(target[here].unique()) == count
         total = cost[n, prediction[here], target[here]].sum().item()
-        assert total == pytest.approx(smallest_total(cost[n][:, mask[n]].numpy()) if count else 0.0, abs=1e-5)
+        assert total == pytest.approx(
+            smallest_total(cost[n][:, mask[n]].numpy()) if count else 0.0, abs=1e-5
+        )
 
 
 def test_a_single_target_is_matched_by_argmin() -> None:
@@ -52,12 +57,16 @@ def test_without_targets_there_are_no_pairs(shape: tuple[int, int, int]) -> None
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("targets", [1, 2])
-def test_the_error_for_a_cost_that_is_not_finite_gives_its_index(value: float, targets: int) -> None:
+def test_the_error_for_a_cost_that_is_not_finite_gives_its_index(
+    value: float, targets: int
+) -> None:
     cost, mask = draw(4, 5, targets), torch.ones(4, targets, dtype=torch.bool)
     cost[2, 3, -1] = value
     with pytest.raises(ValueError, match=f"problem 2, prediction 3, target {targets - 1}"):
         match(cost, mask)
     with pytest.raises(ValueError, match=f"layer 1, image 0, query 3, box {targets - 1}"):
-        match(cost.unflatten(0, (2, 2)), mask.unflatten(0, (2, 2)), ("layer", "image", "query", "box"))
+        match(
+            cost.unflatten(0, (2, 2)), mask.unflatten(0, (2, 2)), ("layer", "image", "query", "box")
+        )
     mask[2, -1] = False
     assert len(match(cost, mask).problem) == 4 * targets - 1

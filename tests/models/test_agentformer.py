@@ -21,7 +21,12 @@ from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
 from trajformer.models.agentformer import model as models
-from trajformer.models.agentformer.model import AgentFormer, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
+from trajformer.models.agentformer.model import (
+    AgentFormer,
+    AgentFormerSamplerConfig,
+    CVAELossConfig,
+    SamplerLossConfig,
+)
 from trajformer.models.agentformer.networks import Context
 from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster
@@ -43,7 +48,9 @@ def context_and_latents(model: AgentFormer, observation: Observation) -> tuple[C
     return context, prior.at(draw(len(prior.mean), 5, *prior.mean.shape[2:], seed=3))
 
 
-def decoded(model: AgentFormer, observation: Observation, z: Callable[[Gaussian], Tensor]) -> Tensor:
+def decoded(
+    model: AgentFormer, observation: Observation, z: Callable[[Gaussian], Tensor]
+) -> Tensor:
     """Positions of the targets [B, S, K, F, 2] decoded from latents that `z` computes from the prior."""
     context = model.encode(observation)
     prior = model.prior_of(context)
@@ -64,7 +71,11 @@ def test_a_rollout_with_cache_equals_recomputing_all_steps(variant: str) -> None
     context, z = context_and_latents(model, different().observation)
     rolled = model.decoder.rollout(z, context, 6)
     replayed = model.decoder.replay(z, context, rolled)
-    assert rolled.shape == (3, 5, 6, context.present.shape[1], 2) and replayed.requires_grad and not rolled.requires_grad
+    assert (
+        rolled.shape == (3, 5, 6, context.present.shape[1], 2)
+        and replayed.requires_grad
+        and not rolled.requires_grad
+    )
     recomputed = rolled[:, :, :0]
     for _ in range(6):  # the position of the step that is decoded is not an input
         unknown = torch.full_like(rolled[:, :, :1], torch.nan)
@@ -72,7 +83,9 @@ def test_a_rollout_with_cache_equals_recomputing_all_steps(variant: str) -> None
         recomputed = torch.cat([recomputed, step], 2)
     for actual in (replayed, recomputed):
         assert (actual - rolled).abs().amax((1, 2, 4))[context.present].max() < 1e-5
-    assert (rolled[:, :, 1:] - rolled[:, :, :-1]).abs().amax((1, 2, 4))[context.present].min() > 1e-4  # steps differ
+    assert (rolled[:, :, 1:] - rolled[:, :, :-1]).abs().amax((1, 2, 4))[
+        context.present
+    ].min() > 1e-4  # steps differ
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -88,7 +101,9 @@ def test_zero_offsets_are_standing_agents_or_constant_velocity(steps: int) -> No
             real = real & o.valid[:, : o.num_targets, -1]
             expected = ConstantVelocity()(o).position
         assert real.sum() >= 5
-        torch.testing.assert_close(position[real], expected.expand_as(position)[real], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            position[real], expected.expand_as(position)[real], atol=1e-4, rtol=0
+        )
 
 
 def test_futures_of_absent_agents_are_not_attended_to() -> None:
@@ -105,7 +120,11 @@ def test_futures_of_absent_agents_are_not_attended_to() -> None:
 def test_lanes_and_headings_are_inputs_on_roads_only() -> None:
     o = collate([make_scene(5, 8, 6)]).observation
     no_lane = replace(o, polyline_mask=torch.zeros_like(o.polyline_mask))
-    changes = [replace(o, heading=(o.heading + 0.5) * o.valid), replace(o, polyline=o.polyline + 1.0), no_lane]
+    changes = [
+        replace(o, heading=(o.heading + 0.5) * o.valid),
+        replace(o, polyline=o.polyline + 1.0),
+        no_lane,
+    ]
     road, plain = random_model(VARIANTS["road"]), random_model(TINY)
     for changed in changes:
         assert (road(changed).position - road(o).position).abs().max() > 1e-4
@@ -123,15 +142,24 @@ def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) ->
         with fixed_noise(noise):
             terms = CVAELossConfig(free=0.0).build()(model.train(), batch)
         terms["loss"].backward()
-        return terms, {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+        return terms, {
+            name: torch.zeros_like(p) if p.grad is None else p.grad
+            for name, p in model.named_parameters()
+        }
 
     terms, together = learn(collate(scenes), noise)
-    alone = [learn(collate([scene]), noise[index : index + 1]) for index, scene in enumerate(scenes)]
+    alone = [
+        learn(collate([scene]), noise[index : index + 1]) for index, scene in enumerate(scenes)
+    ]
     for name, value in terms.items():
-        assert value.item() == pytest.approx(float(np.mean([part[name].item() for part, _ in alone])), rel=1e-4), name
+        assert value.item() == pytest.approx(
+            float(np.mean([part[name].item() for part, _ in alone])), rel=1e-4
+        ), name
     for name, value in together.items():
         mean = torch.stack([part[name] for _, part in alone]).mean(0)
-        torch.testing.assert_close(value, mean, atol=2e-5 * max(1.0, mean.abs().max().item()), rtol=1e-3, msg=name)
+        torch.testing.assert_close(
+            value, mean, atol=2e-5 * max(1.0, mean.abs().max().item()), rtol=1e-3, msg=name
+        )
 
 
 @torch.no_grad()
@@ -142,7 +170,9 @@ def test_an_additional_target_does_not_change_other_forecasts() -> None:
     for model in both_stages("road-last"):
         first, second = model(few).position[0], model(many).position[0]
         for index, name in enumerate(few.agent_id[0][: few.num_targets]):
-            torch.testing.assert_close(first[index], second[many.agent_id[0].index(name)], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                first[index], second[many.agent_id[0].index(name)], atol=1e-4, rtol=1e-4
+            )
 
 
 @torch.no_grad()
@@ -157,7 +187,10 @@ def test_noise_in_evaluation_depends_on_seed_scene_and_agent() -> None:
     model = random_model(TINY)
     z = noise.unflatten(-1, (4, 3)).transpose(1, 2)
     forecast = model(o)
-    assert torch.equal(forecast.position, decoded(model, o, lambda prior: prior.at(z))) and forecast.frame is Frame.SCENE
+    assert (
+        torch.equal(forecast.position, decoded(model, o, lambda prior: prior.at(z)))
+        and forecast.frame is Frame.SCENE
+    )
     assert not torch.equal(random_model(replace(TINY, seed=1))(o).position, forecast.position)
     torch.manual_seed(0)
     assert not torch.equal(model.train()(o).position, model(o).position)
@@ -181,18 +214,24 @@ def test_the_number_of_samples_in_evaluation_may_differ() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("second_stage", [False, True])
-def test_with_mean_first_the_most_probable_mode_is_nearest_to_the_decoded_prior_mean(second_stage: bool, joint: bool) -> None:
+def test_with_mean_first_the_most_probable_mode_is_nearest_to_the_decoded_prior_mean(
+    second_stage: bool, joint: bool
+) -> None:
     o, forecasts = different().observation, []
     for mean_first in (False, True):
         torch.manual_seed(0)
         config = replace(TINY, samples=12, joint=joint, mean_first=mean_first)
-        model: Any = AgentFormerSamplerConfig(config).build() if second_stage else random_model(config)
+        model: Any = (
+            AgentFormerSamplerConfig(config).build() if second_stage else random_model(config)
+        )
         cvae = model.cvae if second_stage else model
         for layer in (cvae.decoder.out[-1], *([model.shift] if second_stage else [])):
             torch.nn.init.normal_(layer.weight, std=5.0, generator=torch.Generator().manual_seed(1))
         forecasts.append(model.eval()(o))
     plain, forecast = forecasts
-    assert torch.equal(plain.position, forecast.position) and not torch.equal(plain.logit, forecast.logit)
+    assert torch.equal(plain.position, forecast.position) and not torch.equal(
+        plain.logit, forecast.logit
+    )
     guess = decoded(cvae, o, lambda prior: prior.mean)
     distance = (forecast.position - guess)[..., -1, :].norm(dim=-1)
     if joint:
@@ -207,7 +246,9 @@ def test_latents_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.Mon
     torch.manual_seed(0)
     sampler, o, latents = config.build(), different().observation, []
     decoder, rollout = sampler.cvae.decoder, sampler.cvae.decoder.rollout
-    monkeypatch.setattr(decoder, "rollout", lambda z, *rest: (latents.append(z), rollout(z, *rest))[1])
+    monkeypatch.setattr(
+        decoder, "rollout", lambda z, *rest: (latents.append(z), rollout(z, *rest))[1]
+    )
     latent = sampler.train()(o).latent
     sampler.eval()(o)
     sampler.config = replace(config, noise=False)
@@ -220,29 +261,48 @@ def test_latents_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.Mon
     assert (noise[0, 0, 0] - noise[1, 0, 0]).abs().min() > 1e-3
 
 
-@pytest.mark.parametrize("changes", [{}, {"samples": 5}, {"evaluation_samples": 9, "mean_first": True}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"samples": 5}, {"evaluation_samples": 9, "mean_first": True}]
+)
 def test_the_first_stage_may_have_another_number_of_samples(changes: dict[str, Any]) -> None:
     first, sampler = random_model(replace(TINY, **changes)), AgentFormerSamplerConfig(TINY).build()
     assert not torch.equal(sampler.cvae.prior.weight, first.prior.weight)
     sampler.prepare(None, 0, first)  # type: ignore[arg-type]
-    assert all(torch.equal(value, sampler.cvae.state_dict()[name]) for name, value in first.state_dict().items())
+    assert all(
+        torch.equal(value, sampler.cvae.state_dict()[name])
+        for name, value in first.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize(
     "first_stage",
-    [None, random_model(replace(TINY, scale_m=1.0)), random_model(replace(TINY, hidden=(9,))), ConstantVelocity()],
+    [
+        None,
+        random_model(replace(TINY, scale_m=1.0)),
+        random_model(replace(TINY, hidden=(9,))),
+        ConstantVelocity(),
+    ],
     ids=["none", "scale", "hidden", "another model"],
 )
 def test_other_first_stages_are_refused(first_stage: Any) -> None:
-    with pytest.raises(TrajformerError, match=r"is no AgentFormer as model.agentformer_sampler.cvae describes it"):
+    with pytest.raises(
+        TrajformerError, match=r"is no AgentFormer as model.agentformer_sampler.cvae describes it"
+    ):
         AgentFormerSamplerConfig(TINY).build().prepare(None, 0, first_stage)  # type: ignore[arg-type]
 
 
 def loss_of_modes(position: Tensor, unit_m: float, config: SamplerLossConfig) -> dict[str, Tensor]:
     """The sampler's loss of modes [1, 1, K, 6, 2] of a standing agent; latents are distributed as the prior."""
     same = Gaussian(*torch.zeros(2, 1, 1, position.shape[2], 2))
-    forecast = Forecast(position, torch.zeros(position.shape[:3]), Frame.SCENE, latent=same, prior=same)
-    return models.sampler_loss(forecast, Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)), unit_m, config)
+    forecast = Forecast(
+        position, torch.zeros(position.shape[:3]), Frame.SCENE, latent=same, prior=same
+    )
+    return models.sampler_loss(
+        forecast,
+        Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)),
+        unit_m,
+        config,
+    )
 
 
 def test_diversity_by_hand() -> None:
@@ -258,14 +318,22 @@ def test_diversity_by_hand() -> None:
 def test_a_single_mode_has_no_diversity() -> None:
     position = torch.ones(1, 1, 1, 6, 2).requires_grad_()
     terms = loss_of_modes(position, 1.0, SamplerLossConfig(free=0.0))
-    assert [terms[name].item() for name in ("best", "divergence", "diversity", "loss")] == [12.0, 0.0, 0.0, 60.0]
+    assert [terms[name].item() for name in ("best", "divergence", "diversity", "loss")] == [
+        12.0,
+        0.0,
+        0.0,
+        60.0,
+    ]
     terms["loss"].backward()
     assert (position.grad == 10.0).all()
 
 
 CVAE = replace(TINY, samples=6, hidden=(), road=ROAD)
 ROTATED = AugmentConfig(flip=0.0, rotate=math.pi, agent_dropout=0.0, history_mask=0.0)
-TERMS = {"first": ("reconstruction", "divergence", "best"), "second": ("best", "divergence", "diversity")}
+TERMS = {
+    "first": ("reconstruction", "divergence", "best"),
+    "second": ("best", "divergence", "diversity"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +341,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenes with these numbers of agents."""
     root = tmp_path_factory.mktemp("store")
     for split, sizes in (("train", (4, 5, 1, 3)), ("val", (4, 2))):
-        scenes = [make_scene(size, 8, 6, num_scored=min(size - 1, 2), seed=seed) for seed, size in enumerate(sizes)]
+        scenes = [
+            make_scene(size, 8, 6, num_scored=min(size - 1, 2), seed=seed)
+            for seed, size in enumerate(sizes)
+        ]
         write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
     return root
 
@@ -283,7 +354,11 @@ def first_recipe(store: Path) -> TrainConfig:
 
 
 def second_recipe(store: Path, first_stage: Path | str) -> TrainConfig:
-    return replace(first_recipe(store), model=AgentFormerSamplerConfig(CVAE, hidden=(8, 8)), first_stage=str(first_stage))
+    return replace(
+        first_recipe(store),
+        model=AgentFormerSamplerConfig(CVAE, hidden=(8, 8)),
+        first_stage=str(first_stage),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -291,12 +366,23 @@ def stages(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     """The folders of a run of each stage, of two steps."""
     folder = tmp_path_factory.mktemp("runs")
     train(first_recipe(store), TASK, folder / "first", progress=False)
-    train(second_recipe(store, folder / "first" / "last.ckpt"), TASK, folder / "second", progress=False)
+    train(
+        second_recipe(store, folder / "first" / "last.ckpt"),
+        TASK,
+        folder / "second",
+        progress=False,
+    )
     return {"first": folder / "first", "second": folder / "second"}
 
 
-@pytest.mark.parametrize(("stage", "factors", "bound"), [("first", (1, 1, 1), 2.0), ("second", (5, 0.1, 20), 10.0)], ids=TERMS)
-def test_each_stage_logs_the_terms_of_its_loss(stages: dict[str, Path], stage: str, factors: Any, bound: float) -> None:
+@pytest.mark.parametrize(
+    ("stage", "factors", "bound"),
+    [("first", (1, 1, 1), 2.0), ("second", (5, 0.1, 20), 10.0)],
+    ids=TERMS,
+)
+def test_each_stage_logs_the_terms_of_its_loss(
+    stages: dict[str, Path], stage: str, factors: Any, bound: float
+) -> None:
     table = logged(stages[stage])
     terms = {name: table[f"train/{name}"].dropna().to_numpy() for name in (*TERMS[stage], "loss")}
     assert all(len(value) == 2 and np.isfinite(value).all() for value in terms.values())
@@ -307,19 +393,31 @@ def test_each_stage_logs_the_terms_of_its_loss(stages: dict[str, Path], stage: s
 
 def test_the_second_stage_keeps_the_first_one(stages: dict[str, Path]) -> None:
     first, second = weights(stages["first"]), weights(stages["second"])
-    kept = {name.replace("model.cvae.", "model."): value for name, value in second.items() if name.startswith("model.cvae.")}
-    assert kept.keys() == first.keys() and all(torch.equal(kept[name], value) for name, value in first.items())
+    kept = {
+        name.replace("model.cvae.", "model."): value
+        for name, value in second.items()
+        if name.startswith("model.cvae.")
+    }
+    assert kept.keys() == first.keys() and all(
+        torch.equal(kept[name], value) for name, value in first.items()
+    )
     torch.manual_seed(0)
     initial = load_checkpoint(stages["second"] / "last.ckpt")[1].build_model().state_dict()
     names = [name for name in initial if not name.startswith("cvae.")]
-    assert len(names) == 8 and not any(torch.equal(initial[name], second[f"model.{name}"]) for name in names)
+    assert len(names) == 8 and not any(
+        torch.equal(initial[name], second[f"model.{name}"]) for name in names
+    )
 
 
-def test_a_missing_first_stage_or_one_of_other_sizes_is_an_error(store: Path, tmp_path: Path) -> None:
+def test_a_missing_first_stage_or_one_of_other_sizes_is_an_error(
+    store: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other.ckpt"
     config = replace(first_recipe(store), model=replace(CVAE, scale_m=1.0))
     write_checkpoint(other, config, config.build_model().state_dict())
-    message = rf"first_stage: {other}: is no AgentFormer as model\.agentformer_sampler\.cvae describes it"
+    message = (
+        rf"first_stage: {other}: is no AgentFormer as model\.agentformer_sampler\.cvae describes it"
+    )
     missing = tmp_path / "nothing.ckpt"
     for path, error in ((missing, f"first_stage: {missing}: no such checkpoint"), (other, message)):
         with pytest.raises(TrajformerError, match=error):
@@ -330,5 +428,7 @@ def test_a_missing_first_stage_or_one_of_other_sizes_is_an_error(store: Path, tm
 def test_only_the_second_stage_needs_a_first_stage(store: Path) -> None:
     with pytest.raises(TrajformerError, match="first_stage: given, but AgentFormer has none"):
         replace(first_recipe(store), first_stage="x.ckpt").check()
-    with pytest.raises(TrajformerError, match="first_stage: none, but AgentFormerSampler needs a checkpoint"):
+    with pytest.raises(
+        TrajformerError, match="first_stage: none, but AgentFormerSampler needs a checkpoint"
+    ):
         second_recipe(store, "").check()

@@ -22,7 +22,12 @@ from trajformer.core.weights import Options, StateDictReader
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Gaussian
 from trajformer.errors import CheckpointError
-from trajformer.models.agentformer.model import AgentFormer, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
+from trajformer.models.agentformer.model import (
+    AgentFormer,
+    AgentFormerSamplerConfig,
+    CVAELossConfig,
+    SamplerLossConfig,
+)
 from trajformer.models.agentformer.weights import agentformer_eth
 from trajformer.recipes.checkpoint import load_checkpoint
 
@@ -36,15 +41,21 @@ TOLERANCE = {"atol": 1e-4, "rtol": 1e-5}
 def recorded_weights(kind: str, rng: np.random.RandomState) -> dict[str, Tensor]:
     """The tensors of a stage by the authors' names."""
     weights = {}
-    for name, shape in zip(RECORD[f"{kind}names"].tolist(), RECORD[f"{kind}shapes"].tolist(), strict=True):
-        values = 0.4 * rng.standard_normal(tuple(map(int, shape.split()))) + ("norm" in name and name.endswith("weight"))
+    for name, shape in zip(
+        RECORD[f"{kind}names"].tolist(), RECORD[f"{kind}shapes"].tolist(), strict=True
+    ):
+        values = 0.4 * rng.standard_normal(tuple(map(int, shape.split()))) + (
+            "norm" in name and name.endswith("weight")
+        )
         weights[name] = torch.from_numpy(values.astype(np.float32))
     return weights
 
 
 RNG = np.random.RandomState(0)
 FIRST, SECOND = recorded_weights("", RNG), recorded_weights("sampler_", RNG)
-FIRST |= dict.fromkeys(RECORD["buffers"].tolist(), sinusoid(torch.arange(200, dtype=torch.float32), WIDTH)[:, None])
+FIRST |= dict.fromkeys(
+    RECORD["buffers"].tolist(), sinusoid(torch.arange(200, dtype=torch.float32), WIDTH)[:, None]
+)
 
 
 def per_scene(name: str) -> list[Tensor]:
@@ -53,7 +64,10 @@ def per_scene(name: str) -> list[Tensor]:
 
 
 def recorded_batch(scene: int | None = None) -> SceneBatch:
-    scenes = [pedestrians(position.numpy(), f"{index}") for index, position in enumerate(per_scene("position"))]
+    scenes = [
+        pedestrians(position.numpy(), f"{index}")
+        for index, position in enumerate(per_scene("position"))
+    ]
     return collate(scenes if scene is None else scenes[scene : scene + 1])
 
 
@@ -78,10 +92,19 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> AgentFormer:
     folder = tmp_path_factory.mktemp("converted")
     torch.save({"model_dict": FIRST, "epoch": 30}, folder / "model_0030.p")
     out = folder / "converted.ckpt"
-    assert run("weights", "convert", "agentformer_eth", folder / "model_0030.p", out, "--heads", 2) == 0
+    assert (
+        run("weights", "convert", "agentformer_eth", folder / "model_0030.p", out, "--heads", 2)
+        == 0
+    )
     model, recipe = load_checkpoint(out)
-    assert recipe.model.block == BlockConfig(16, 2, 24, 0.1, 0.1, norm_first=False, agent_aware=True)
-    assert (recipe.model.scale_m, recipe.model.hidden, recipe.model.latent) == (2.0, (24, 16), LATENT)
+    assert recipe.model.block == BlockConfig(
+        16, 2, 24, 0.1, 0.1, norm_first=False, agent_aware=True
+    )
+    assert (recipe.model.scale_m, recipe.model.hidden, recipe.model.latent) == (
+        2.0,
+        (24, 16),
+        LATENT,
+    )
     assert recipe.model.layers == (2, 2, 2)
     return without_dropout(model, samples=SAMPLES)
 
@@ -89,7 +112,9 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> AgentFormer:
 def assert_recorded(name: str, actual: Callable[[int, int], Tensor]) -> None:
     """`actual(scene, agents)` equals the record of each scene."""
     for scene, expected in enumerate(per_scene(name)):
-        torch.testing.assert_close(actual(scene, len(expected)), expected, **TOLERANCE, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(
+            actual(scene, len(expected)), expected, **TOLERANCE, msg=lambda text: f"{name}: {text}"
+        )
 
 
 def joined(latent: Gaussian) -> Tensor:
@@ -107,7 +132,9 @@ def test_context_prior_and_samples_equal_the_record(converted: AgentFormer) -> N
     z = prior.at(recorded_noise()[:, 1:])
     for gradient in (False, True):
         with torch.set_grad_enabled(gradient):
-            position = model.decode_samples(observation, context, z, prior, prior, scored=False).position
+            position = model.decode_samples(
+                observation, context, z, prior, prior, scored=False
+            ).position
         assert position.requires_grad == gradient
         assert_recorded("samples", lambda b, n: position[b, :n])  # noqa: B023
 
@@ -116,13 +143,21 @@ def test_posterior_reconstruction_and_losses_equal_the_record(converted: AgentFo
     model, batch, noise = without_dropout(converted).train(), recorded_batch(), recorded_noise()
     with fixed_noise(noise):
         out, loss = model.reconstruct(batch.observation, batch.truth), LOSS(model, batch)
-    for b, (drawn, target) in enumerate(zip(per_scene("samples"), batch.truth.position, strict=True)):
+    for b, (drawn, target) in enumerate(
+        zip(per_scene("samples"), batch.truth.position, strict=True)
+    ):
         error = (drawn - target[: len(drawn), None]).square().sum((-1, -2))
         best = drawn[torch.arange(len(drawn)), error.argmin(1)]
         torch.testing.assert_close(out.best[b, : len(drawn)], best, **TOLERANCE)
     assert_recorded("posterior", lambda b, n: joined(out.posterior)[b, :n])
     assert_recorded("reconstruction", lambda b, n: out.position[b, :n])
-    expected = dict(zip(("reconstruction", "divergence", "best", "loss"), RECORD["terms"].mean(0).tolist(), strict=True))
+    expected = dict(
+        zip(
+            ("reconstruction", "divergence", "best", "loss"),
+            RECORD["terms"].mean(0).tolist(),
+            strict=True,
+        )
+    )
     assert {name: value.item() for name, value in loss.items()} == pytest.approx(expected, rel=1e-5)
     for scene in range(3):
         with fixed_noise(noise[scene : scene + 1]):
@@ -135,12 +170,19 @@ def test_gradients_equal_the_record(converted: AgentFormer) -> None:
     model = without_dropout(converted).train()
     shapes = {name: FIRST[name].shape for name in NAMES}
     directions = {
-        name: torch.from_numpy(np.random.RandomState(number).standard_normal(shape.numel()).reshape(shape))
+        name: torch.from_numpy(
+            np.random.RandomState(number).standard_normal(shape.numel()).reshape(shape)
+        )
         for number, (name, shape) in enumerate(shapes.items())
     }
-    numbers = {name: torch.full(shape, float(number)) for number, (name, shape) in enumerate(shapes.items())}
+    numbers = {
+        name: torch.full(shape, float(number))
+        for number, (name, shape) in enumerate(shapes.items())
+    }
     _, direction = agentformer_eth(StateDictReader(directions, "directions"), Options(2))
-    _, number = agentformer_eth(StateDictReader(numbers, "numbers"), Options(2))  # index of each value's tensor in the record
+    _, number = agentformer_eth(
+        StateDictReader(numbers, "numbers"), Options(2)
+    )  # index of each value's tensor in the record
     for scene in range(3):
         model.zero_grad()
         with fixed_noise(recorded_noise()[scene : scene + 1]):
@@ -151,21 +193,34 @@ def test_gradients_equal_the_record(converted: AgentFormer) -> None:
                 product = (parameter.grad.double() * direction[name].double()).flatten()
                 actual.index_add_(0, number[name].long().flatten(), product)
         expected = torch.from_numpy(RECORD["gradient"][scene])
-        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-5 * expected.abs().max().item())
+        torch.testing.assert_close(
+            actual, expected, rtol=1e-3, atol=1e-5 * expected.abs().max().item()
+        )
 
 
 def test_second_stage_equals_the_record(converted: AgentFormer) -> None:
     sampler = AgentFormerSamplerConfig(converted.config, hidden=(24, 16)).build().train()
     sampler.cvae.load_state_dict(converted.state_dict())
-    layers = {"q_mlp.affine_layers.0": sampler.network[0][0], "q_mlp.affine_layers.1": sampler.network[1][0]}
+    layers = {
+        "q_mlp.affine_layers.0": sampler.network[0][0],
+        "q_mlp.affine_layers.1": sampler.network[1][0],
+    }
     for name, layer in (layers | {"q_A": sampler.scale, "q_b": sampler.shift}).items():
         layer.load_state_dict({kind: SECOND[f"{name}.{kind}"] for kind in ("weight", "bias")})
     batch = recorded_batch()
     position = sampler(batch.observation).position
     assert_recorded("modes", lambda b, n: position[b, :n])
     terms = SamplerLossConfig().build()(sampler, batch)
-    expected = dict(zip(("best", "divergence", "diversity", "loss"), RECORD["sampler_terms"].mean(0).tolist(), strict=True))
-    assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-5)
+    expected = dict(
+        zip(
+            ("best", "divergence", "diversity", "loss"),
+            RECORD["sampler_terms"].mean(0).tolist(),
+            strict=True,
+        )
+    )
+    assert {name: value.item() for name, value in terms.items()} == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def convert(weights: dict[str, Tensor]) -> None:
@@ -189,7 +244,11 @@ def test_missing_and_misshapen_tensors_are_named(damage: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "error"),
     [
-        ("context_encoder.pos_encoder.pe", torch.ones(200, 1, WIDTH), "differs from the values that its size implies"),
+        (
+            "context_encoder.pos_encoder.pe",
+            torch.ones(200, 1, WIDTH),
+            "differs from the values that its size implies",
+        ),
         ("map_encoder.fc.weight", torch.ones(2, 2), "has no place in the model"),
         ("future_decoder.p_z_net.weight", torch.ones(7, WIDTH), "has 7 rows"),
     ],
@@ -199,11 +258,24 @@ def test_unsuitable_tensors_are_errors(name: str, value: Tensor, error: str) -> 
         convert(FIRST | {name: value})
 
 
-@pytest.mark.parametrize(("layout", "origin"), [("agentformer", "observed"), ("agentformer_zara1", "last")])
+@pytest.mark.parametrize(
+    ("layout", "origin"), [("agentformer", "observed"), ("agentformer_zara1", "last")]
+)
 def test_released_models_without_hidden_layers(layout: str, origin: str, tmp_path: Path) -> None:
     weights = {name: value for name, value in FIRST.items() if "out_mlp" not in name}
     torch.save(weights, tmp_path / "published.pth")
-    assert run("weights", "convert", layout, tmp_path / "published.pth", tmp_path / "converted.ckpt", "--heads", 2) == 0
+    assert (
+        run(
+            "weights",
+            "convert",
+            layout,
+            tmp_path / "published.pth",
+            tmp_path / "converted.ckpt",
+            "--heads",
+            2,
+        )
+        == 0
+    )
     model, recipe = load_checkpoint(tmp_path / "converted.ckpt")
     assert (recipe.model.hidden, recipe.model.scale_m, recipe.model.origin) == ((), 1.0, origin)
     assert torch.equal(model.decoder.out[0].weight, weights["future_decoder.out_fc.weight"])

@@ -16,7 +16,9 @@ from trajformer.models.crowd import CrowdConfig, CrowdForecaster, agent_tracks
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import rotate
 
-CONFIG = CrowdConfig(num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0))
+CONFIG = CrowdConfig(
+    num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0)
+)
 
 
 def walkers(*tracks: np.ndarray) -> Observation:
@@ -25,7 +27,15 @@ def walkers(*tracks: np.ndarray) -> Observation:
     position = scene.position.copy()
     position[:, :10] = np.stack(tracks)
     valid = np.isfinite(position[..., 0])
-    return collate([replace(scene, position=np.where(valid[..., None], position, 0).astype(np.float32), valid=valid)]).observation
+    return collate(
+        [
+            replace(
+                scene,
+                position=np.where(valid[..., None], position, 0).astype(np.float32),
+                valid=valid,
+            )
+        ]
+    ).observation
 
 
 def line(start: tuple[float, float], step: tuple[float, float]) -> np.ndarray:
@@ -50,7 +60,9 @@ def test_a_zero_offset_is_constant_velocity(model: CrowdForecaster) -> None:
     batch = walkers(line((1, 2), (0.3, 0.4)), line((0, 9), (0, 0)))
     modes = model(batch).in_batch_frame()[0]
     ahead = torch.arange(1, 13)[:, None]
-    assert torch.allclose(modes[0], batch.pose[0, 0, :2] + ahead * torch.tensor([0.3, 0.4]), atol=1e-4)
+    assert torch.allclose(
+        modes[0], batch.pose[0, 0, :2] + ahead * torch.tensor([0.3, 0.4]), atol=1e-4
+    )
     assert torch.allclose(modes[1], batch.pose[0, 1, :2].expand(12, 2), atol=1e-4)
 
 
@@ -61,7 +73,9 @@ def test_only_neighbors_within_the_radius_have_an_influence(model: CrowdForecast
     assert torch.allclose(forecast(model, walkers(first, far)), alone, atol=1e-5)
     parallel = forecast(model, walkers(first, near))
     assert not torch.allclose(parallel, alone, atol=1e-4)
-    towards = forecast(model, walkers(first, line((0, 2 + 9 * 0.3), (0.3, -0.3))))  # the same position, approaching
+    towards = forecast(
+        model, walkers(first, line((0, 2 + 9 * 0.3), (0.3, -0.3)))
+    )  # the same position, approaching
     assert not torch.allclose(parallel, towards, atol=1e-4)
     lost = near.copy()
     lost[-1] = np.nan
@@ -71,7 +85,9 @@ def test_only_neighbors_within_the_radius_have_an_influence(model: CrowdForecast
 def test_mode_0_is_the_most_probable(model: CrowdForecaster) -> None:
     batch = walkers(line((0, 0), (0.3, 0)), line((0, 9), (0, 0.2)))
     probability = model(batch).probability()
-    assert (probability.argmax(-1) == 0).all() and torch.allclose(probability.sum(-1), torch.ones(()))
+    assert (probability.argmax(-1) == 0).all() and torch.allclose(
+        probability.sum(-1), torch.ones(())
+    )
     assert (probability[..., 0] < 1.01 * probability[..., 1:].amax(-1)).all()
 
 
@@ -81,11 +97,15 @@ def test_agents_at_rest_stay_in_mode_0(model: CrowdForecaster) -> None:
     rest[4:, 0] += 0.9 * limit  # one small step does not matter
     slow[4:, 0] += 1.1 * limit
     batch = walkers(rest, slow)
-    moved = (model(batch).in_batch_frame()[0] - batch.pose[0, :, None, None, :2]).norm(dim=-1).amax(-1)  # [S, K] in metres
+    moved = (
+        (model(batch).in_batch_frame()[0] - batch.pose[0, :, None, None, :2]).norm(dim=-1).amax(-1)
+    )  # [S, K] in metres
     first, second = (batch.agent_id[0].index(name) for name in ("1000", "AV"))
     assert moved[first, 0] == 0 and (moved[first, 1:] > 1e-3).all()
     assert (moved[second] > 1e-3).all()
-    assert (model.train()(batch).in_batch_frame()[0, first, 0, -1] - batch.pose[0, first, :2]).norm() > 1e-3
+    assert (
+        model.train()(batch).in_batch_frame()[0, first, 0, -1] - batch.pose[0, first, :2]
+    ).norm() > 1e-3
 
 
 def test_agents_with_gaps_are_at_rest_only_if_they_stand(model: CrowdForecaster) -> None:
@@ -103,7 +123,9 @@ def test_agents_with_gaps_are_at_rest_only_if_they_stand(model: CrowdForecaster)
 def test_a_gap_before_the_last_step_hardly_changes_constant_speed(model: CrowdForecaster) -> None:
     whole, gap = line((0, 0), (0.3, 0)), line((0, 0), (0.3, 0))
     gap[6:9] = np.nan
-    tracks, other = (agent_tracks(walkers(path, line((0, 9), (0.3, 0))), CONFIG.step_m) for path in (whole, gap))
+    tracks, other = (
+        agent_tracks(walkers(path, line((0, 9), (0.3, 0))), CONFIG.step_m) for path in (whole, gap)
+    )
     seen = other.known
     torch.testing.assert_close(other.step[seen], tracks.step[seen])
     assert seen[..., -1].all() and not seen[0, :, 6:9].all()
@@ -111,8 +133,14 @@ def test_a_gap_before_the_last_step_hardly_changes_constant_speed(model: CrowdFo
 
 
 def test_an_agent_without_displacement_turns_with_the_scene(model: CrowdForecaster) -> None:
-    scene, config = hide(make_scene(3, with_map=False), 1, slice(0, 9)), BatchConfig(frame=Frame.SCENE)  # one agent is seen once
-    path, turned = (model(collate([s], config).observation).in_batch_frame() for s in (scene, transform_scene(scene, 2.1)))
+    scene, config = (
+        hide(make_scene(3, with_map=False), 1, slice(0, 9)),
+        BatchConfig(frame=Frame.SCENE),
+    )  # one agent is seen once
+    path, turned = (
+        model(collate([s], config).observation).in_batch_frame()
+        for s in (scene, transform_scene(scene, 2.1))
+    )
     torch.testing.assert_close(turned, rotate(path, torch.tensor(2.1)), atol=1e-3, rtol=1e-4)
 
 

@@ -41,11 +41,22 @@ def test_edges_lead_to_the_nearest_nodes_within_the_radius_in_each_step(steps: i
                 for a in range(receivers):
                     expected = []
                     if batch.valid[b, a, time]:
-                        position, visible = batch.position[b, a, time], batch.valid[b, :, time] & batch.valid[b, :, -1]
-                        gap = (batch.position[b, :, time] - position).norm(dim=-1).masked_fill(~visible, torch.inf)
+                        position, visible = (
+                            batch.position[b, a, time],
+                            batch.valid[b, :, time] & batch.valid[b, :, -1],
+                        )
+                        gap = (
+                            (batch.position[b, :, time] - position)
+                            .norm(dim=-1)
+                            .masked_fill(~visible, torch.inf)
+                        )
                         near = gap.argsort()[: int((gap <= 25.0).sum())][:4]
                         expected += (near + (b * len(times) + t) * agents).tolist()
-                        gap = (pose[b, :, :2] - position).norm(dim=-1).masked_fill(~batch.polyline_mask[b], torch.inf)
+                        gap = (
+                            (pose[b, :, :2] - position)
+                            .norm(dim=-1)
+                            .masked_fill(~batch.polyline_mask[b], torch.inf)
+                        )
                         near = gap.argsort()[: int((gap <= 25.0).sum())][:6]
                         expected += (near + 2 * len(times) * agents + b * lanes).tolist()
                     keys = graph.edges.key[graph.edges.query == query]
@@ -59,7 +70,9 @@ def chain() -> Observation:
     """A target and agents 20 m and 40 m ahead; only the first one is within the radius of the others."""
     batch = collate([make_scene(3, num_scored=0, with_map=False)]).observation
     position = batch.position.clone()
-    position[0, 1:] = position[0, :1] + torch.tensor([20.0, 40.0])[:, None, None] * torch.tensor([1.0, 0.0])
+    position[0, 1:] = position[0, :1] + torch.tensor([20.0, 40.0])[:, None, None] * torch.tensor(
+        [1.0, 0.0]
+    )
     pose = torch.cat([position[:, :, -1], batch.pose[..., 2:]], -1)
     return replace(batch, position=position, pose=pose, valid=torch.ones_like(batch.valid))
 
@@ -69,7 +82,9 @@ def test_each_graph_layer_extends_the_influence_by_one_edge(layers: int, reached
     model, batch = build(graph_layers=layers), chain()
     kind = batch.agent_kind.clone()
     kind[0, 2] = 5
-    assert (model(replace(batch, agent_kind=kind)).position != model(batch).position).any() == reached
+    assert (
+        model(replace(batch, agent_kind=kind)).position != model(batch).position
+    ).any() == reached
 
 
 def test_lanes_influence_an_agent_that_is_seen_in_one_step() -> None:

@@ -43,18 +43,29 @@ def test_separate_attention_equals_several_attentions() -> None:
     assert out.shape == (5, 3, 4, 16) and weights.shape == (5, 6, 4, 7)
     for number in range(3):
         single = single_attention(layer, number)
-        torch.testing.assert_close(out[:, number], single(query, key, mask=mask), atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(weights[:, 2 * number : 2 * number + 2], weights_of(single, query, key, mask=mask))
+        torch.testing.assert_close(
+            out[:, number], single(query, key, mask=mask), atol=1e-4, rtol=1e-4
+        )
+        torch.testing.assert_close(
+            weights[:, 2 * number : 2 * number + 2], weights_of(single, query, key, mask=mask)
+        )
     assert torch.equal(out[2, :, 1], layer.out.bias[:, 0])
 
 
 def test_agents_and_lanes_beyond_the_radius_have_no_influence() -> None:
-    model, batch = build(social_radius_m=20.0, map_radius_m=20.0, max_polylines=50), collate([make_scene(12)]).observation
+    model, batch = (
+        build(social_radius_m=20.0, map_radius_m=20.0, max_polylines=50),
+        collate([make_scene(12)]).observation,
+    )
     position = batch.pose[0, : batch.num_targets, :2]
     far = torch.cdist(batch.pose[0, :, :2], position).amin(1) > 20.0
     out = torch.cdist(batch.polyline[0, :, batch.polyline.shape[2] // 2], position).amin(1) > 20.0
     assert far.any() and out.any() and not out.all()
-    moved = replace(batch, position=batch.position + far[:, None, None], velocity=batch.velocity + far[:, None, None])
+    moved = replace(
+        batch,
+        position=batch.position + far[:, None, None],
+        velocity=batch.velocity + far[:, None, None],
+    )
     moved = replace(moved, polyline_flags=moved.polyline_flags ^ out.long())
     assert torch.equal(model(moved).position, model(batch).position)
     inside = replace(batch, polyline_flags=batch.polyline_flags ^ (~out).long())

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.models import FUTURE, GATFORMER, MMTRANSFORMER, MODEL_CONFIGS, WAYFORMER, shallow, shallow_config
+from support.models import (
+    FUTURE,
+    GATFORMER,
+    MMTRANSFORMER,
+    MODEL_CONFIGS,
+    WAYFORMER,
+    shallow,
+    shallow_config,
+)
 from support.scenes import PERIOD_S, hide, make_scene, varied_scenes
 from support.tensors import draw
 from support.training import recipe, training_store
@@ -38,8 +46,21 @@ from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
 LEARNED = [name for name in MODEL_CONFIGS if not name.startswith("constant")]
-ONE_OF_EACH = ("mmtransformer-regions", "mmtransformer-joint", "wayformer-early-multi_axis", "spatial-channel-agent", "lane-set")
-ONE_OF_EACH += ("gatformer", "crowd", "scene-set", "se2former", "agentformer-tokens", "agentformer-sampler")
+ONE_OF_EACH = (
+    "mmtransformer-regions",
+    "mmtransformer-joint",
+    "wayformer-early-multi_axis",
+    "spatial-channel-agent",
+    "lane-set",
+)
+ONE_OF_EACH += (
+    "gatformer",
+    "crowd",
+    "scene-set",
+    "se2former",
+    "agentformer-tokens",
+    "agentformer-sampler",
+)
 HALF_ROUNDING_M = 0.08  # bfloat16 keeps 8 bits: offsets of these models are some metres and pass some 20 roundings
 NOT_EQUIVARIANT = {"agentformer", "agentformer_sampler"}  # as in the table of docs/models.md
 
@@ -57,12 +78,16 @@ def small_model(name: str) -> Forecaster:
 
 def first_of(kind: str) -> Forecaster:
     """The first small model of an entry of `MODELS`, in evaluation mode."""
-    return small_model(next(name for name, config in MODEL_CONFIGS.items() if type(config) is MODELS[kind])).eval()
+    return small_model(
+        next(name for name, config in MODEL_CONFIGS.items() if type(config) is MODELS[kind])
+    ).eval()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", MODEL_CONFIGS)
-def test_contract(name: str, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch) -> None:
+def test_contract(
+    name: str, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch
+) -> None:
     model = small_model(name)
     model.zero_grad()
     check(model, batch)
@@ -83,20 +108,30 @@ def test_poses_of_agents_that_were_lost_are_not_read(kind: str, batch: SceneBatc
     lost[:, : observation.num_targets] = False
     assert lost.any()
     pose = torch.where(lost[..., None], torch.randn(observation.pose.shape), observation.pose)
-    expected, actual = (model(o).in_batch_frame() for o in (observation, replace(observation, pose=pose)))
-    torch.testing.assert_close(actual[observation.target_mask], expected[observation.target_mask], atol=1e-4, rtol=1e-5)
+    expected, actual = (
+        model(o).in_batch_frame() for o in (observation, replace(observation, pose=pose))
+    )
+    torch.testing.assert_close(
+        actual[observation.target_mask], expected[observation.target_mask], atol=1e-4, rtol=1e-5
+    )
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*LEARNED, "constant-velocity"])
 def test_unseen_first_steps_are_as_a_shorter_history(name: str, batch: SceneBatch) -> None:
     observation, model = batch.observation, small_model(name).eval()
-    tracks = {field: getattr(observation, field) for field in ("position", "heading", "velocity", "valid")}
+    tracks = {
+        field: getattr(observation, field) for field in ("position", "heading", "velocity", "valid")
+    }
     short = replace(observation, **{field: value[:, :, 4:] for field, value in tracks.items()})
     seen = torch.arange(observation.num_history) >= 4
-    hidden = {field: value * seen.view(-1, *[1] * (value.ndim - 3)) for field, value in tracks.items()}
+    hidden = {
+        field: value * seen.view(-1, *[1] * (value.ndim - 3)) for field, value in tracks.items()
+    }
     expected, actual = (model(o).in_batch_frame() for o in (short, replace(observation, **hidden)))
-    torch.testing.assert_close(actual[observation.target_mask], expected[observation.target_mask], atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(
+        actual[observation.target_mask], expected[observation.target_mask], atol=1e-4, rtol=1e-5
+    )
 
 
 @torch.no_grad()
@@ -104,18 +139,30 @@ def test_unseen_first_steps_are_as_a_shorter_history(name: str, batch: SceneBatc
 def test_all_agents_can_be_targets(kind: str) -> None:
     scenes = varied_scenes()
     observation = collate(scenes, BatchConfig(targets="all")).observation
-    assert observation.target_mask.sum(1).tolist() == [int(scene.valid[:, 9].sum()) for scene in scenes]
+    assert observation.target_mask.sum(1).tolist() == [
+        int(scene.valid[:, 9].sum()) for scene in scenes
+    ]
     position = first_of(kind)(observation).position
     assert position.isfinite().all() and position.shape[1] == observation.num_targets
 
 
-@pytest.mark.parametrize("change", [{"recorded": True}, {"recorded": True, "along_heading": True}], ids=["recorded", "heading"])
+@pytest.mark.parametrize(
+    "change",
+    [{"recorded": True}, {"recorded": True, "along_heading": True}],
+    ids=["recorded", "heading"],
+)
 def test_a_lost_agent_moves_on_with_the_chosen_velocity(change: dict[str, bool]) -> None:
     observation = collate([varied_scenes()[0]]).observation
     o = replace(observation, velocity=torch.tensor([3.0, 4.0]).expand_as(observation.velocity))
-    path = ConstantVelocityConfig(**change).build()(o).position[0, 1, 0]  # target 1 is seen until step 6 of 0 to 9
+    path = (
+        ConstantVelocityConfig(**change).build()(o).position[0, 1, 0]
+    )  # target 1 is seen until step 6 of 0 to 9
     heading = o.pose[0, 1, 2]
-    step = 0.1 * 5 * torch.stack([heading.cos(), heading.sin()]) if "along_heading" in change else 0.1 * torch.tensor([3.0, 4.0])
+    step = (
+        0.1 * 5 * torch.stack([heading.cos(), heading.sin()])
+        if "along_heading" in change
+        else 0.1 * torch.tensor([3.0, 4.0])
+    )
     torch.testing.assert_close(path[0], o.position[0, 1, 6] + 4 * step, atol=1e-4, rtol=0)
 
 
@@ -134,11 +181,21 @@ BFLOAT16 = [name for name in MODEL_CONFIGS if name.endswith("joint") or name in 
 @torch.no_grad()
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", BFLOAT16)
-def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_close_to_float32(
+    name: str, training: bool, batch: SceneBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, observation = small_model(name).train(training), batch.observation
-    if name == "se2former":  # rounding may change which mode is nearest, so that the single forecast is compared
-        monkeypatch.setattr(model, "finish", lambda found: replace(found, position=found.single, logit=found.logit[..., :1]))
-    if isinstance(model, SceneSet):  # the query that a target gets may differ, so that queries are compared
+    if (
+        name == "se2former"
+    ):  # rounding may change which mode is nearest, so that the single forecast is compared
+        monkeypatch.setattr(
+            model,
+            "finish",
+            lambda found: replace(found, position=found.single, logit=found.logit[..., :1]),
+        )
+    if isinstance(
+        model, SceneSet
+    ):  # the query that a target gets may differ, so that queries are compared
         exact, half = in_both_precisions(lambda: model.trajectories(observation))
         assert (exact.position - half.position).abs().max() < 0.5
         assert (exact.logit - half.logit).clamp(-1e3, 1e3).nan_to_num().abs().max() < 0.5
@@ -148,7 +205,9 @@ def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBat
         return
     real = observation.target_mask
     assert (exact.position - half.position)[real].abs().max() < HALF_ROUNDING_M
-    if training or exact.latent is None:  # scores of samples in evaluation come from greedy decisions
+    if (
+        training or exact.latent is None
+    ):  # scores of samples in evaluation come from greedy decisions
         scores = [f.logit if f.is_joint else f.logit[real] for f in (exact, half)]
         assert (scores[0] - scores[1]).abs().max() < HALF_ROUNDING_M
     if exact.scale is not None:
@@ -156,7 +215,9 @@ def test_bfloat16_is_close_to_float32(name: str, training: bool, batch: SceneBat
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(name: str, batch: SceneBatch) -> None:
+def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(
+    name: str, batch: SceneBatch
+) -> None:
     losses, gradients = [], []
     for half in (False, True):
         model = shallow(name).train()
@@ -166,20 +227,35 @@ def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(name: str, 
             loss = model.losses[0]().build()(model, batch)["loss"]
         scaler.scale(loss).backward()
         losses.append(loss.item())
-        known = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        known = [
+            parameter.grad.flatten()
+            for parameter in model.parameters()
+            if parameter.grad is not None
+        ]
         gradients.append(torch.cat(known) / scaler.get_scale())
-    assert loss.dtype == torch.float32 and losses[1] == pytest.approx(losses[0], rel=0.02)  # 11 bits, some 50 roundings
+    assert loss.dtype == torch.float32 and losses[1] == pytest.approx(
+        losses[0], rel=0.02
+    )  # 11 bits, some 50 roundings
     assert torch.cosine_similarity(*gradients, dim=0) > 0.99
 
 
-MEMORIZED = ("mmtransformer", "wayformer-hierarchical-interleaved-latents", "spatial-channel-agent", "lane-set", "gatformer")
+MEMORIZED = (
+    "mmtransformer",
+    "wayformer-hierarchical-interleaved-latents",
+    "spatial-channel-agent",
+    "lane-set",
+    "gatformer",
+)
 
 
 @pytest.mark.parametrize("name", (*MEMORIZED, "crowd"))
 def test_two_scenes_are_memorized(name: str) -> None:
     torch.manual_seed(0)
     scenes = [make_scene(4, seed=seed) for seed in range(2)]
-    model, batch = shallow_config(name).build(), collate(scenes, BatchConfig(polyline_points=4, map_radius_m=20.0))
+    model, batch = (
+        shallow_config(name).build(),
+        collate(scenes, BatchConfig(polyline_points=4, map_radius_m=20.0)),
+    )
     loss = (MixtureLossConfig() if MixtureLossConfig in model.losses else model.losses[0]()).build()
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=80)
@@ -201,7 +277,9 @@ def test_weights_restore_the_model(kind: str, batch: SceneBatch) -> None:
     assert torch.equal(again(batch.observation).position, model(batch.observation).position)
 
 
-@pytest.mark.parametrize("name", ["mmtransformer", "wayformer-3-steps", "spatial-channel-agent", "gatformer"])
+@pytest.mark.parametrize(
+    "name", ["mmtransformer", "wayformer-3-steps", "spatial-channel-agent", "gatformer"]
+)
 def test_a_longer_history_than_max_history_is_an_error(name: str) -> None:
     with pytest.raises(TrajformerError, match=r"11 observed steps, .*max_history 10"):
         shallow(name, max_history=10)(collate([make_scene(num_history=11)]).observation)
@@ -217,9 +295,21 @@ def test_a_longer_history_than_max_history_is_an_error(name: str) -> None:
         (AgentFormerConfig(), {"scale_m": 0}, "scale_m: 0"),
         (AgentFormerConfig(), {"layers": (1, 0, 1)}, r"layers: \(1, 0, 1\)"),
         (AgentFormerConfig(), {"layers": (1, 1, 0)}, r"layers: \(1, 1, 0\)"),
-        (MMTRANSFORMER, {"proposals": 8, "regions": RegionConfig(3)}, "proposals: 8, expected a multiple of 3 regions"),
-        (MMTRANSFORMER, {"social_layers": None, "social_output": "appended"}, "social_output: appended needs social_layers"),
-        (MMTRANSFORMER, {"proposals": 9, "joint": True}, "joint: needs social_layers, modes equal to proposals"),
+        (
+            MMTRANSFORMER,
+            {"proposals": 8, "regions": RegionConfig(3)},
+            "proposals: 8, expected a multiple of 3 regions",
+        ),
+        (
+            MMTRANSFORMER,
+            {"social_layers": None, "social_output": "appended"},
+            "social_output: appended needs social_layers",
+        ),
+        (
+            MMTRANSFORMER,
+            {"proposals": 9, "joint": True},
+            "joint: needs social_layers, modes equal to proposals",
+        ),
     ],
 )
 def test_unsuitable_values_are_errors(config: Any, changes: dict[str, Any], error: str) -> None:
@@ -227,7 +317,11 @@ def test_unsuitable_values_are_errors(config: Any, changes: dict[str, Any], erro
         replace(config, **changes)
 
 
-SINGLE = {"mmtransformer": {"proposals": 1}, "mmtransformer-joint": {"proposals": 1}, "spatial-channel-agent": {}}
+SINGLE = {
+    "mmtransformer": {"proposals": 1},
+    "mmtransformer-joint": {"proposals": 1},
+    "spatial-channel-agent": {},
+}
 
 
 @pytest.mark.parametrize("name", (*SINGLE, "lane-set", "gatformer"))
@@ -237,10 +331,14 @@ def test_a_single_mode_can_be_trained(name: str, batch: SceneBatch) -> None:
     loss.backward()
     assert loss.isfinite() and model.trajectory[0].weight.grad.abs().max() > 0
     forecast = model.eval()(batch.observation)
-    assert forecast.position.shape[2] == 1 and torch.equal(forecast.probability(), torch.ones(3, 5, 1))
+    assert forecast.position.shape[2] == 1 and torch.equal(
+        forecast.probability(), torch.ones(3, 5, 1)
+    )
 
 
-@pytest.mark.parametrize("valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [1, 9], [0, 2, 8], [9]], ids=str)
+@pytest.mark.parametrize(
+    "valid", [list(range(10)), [5, 9], [0, 6, 9], [2, 3, 8], [1, 9], [0, 2, 8], [9]], ids=str
+)
 def test_constant_velocity_extrapolates_a_line_and_stands_after_one_step(valid: list[int]) -> None:
     scene = make_scene(1, num_scored=0, with_map=False)
     line = np.array([1.0, 2.0]) + (np.arange(22) - 9)[:, None] * PERIOD_S * np.array([3.0, -4.0])
@@ -264,12 +362,17 @@ def test_constant_velocity_can_use_the_recorded_velocity() -> None:
     assert np.abs(scene.velocity[0, 9]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["mmtransformer", "spatial-channel-agent", "lane-set", "gatformer"])
+@pytest.mark.parametrize(
+    "name", ["mmtransformer", "spatial-channel-agent", "lane-set", "gatformer"]
+)
 def test_consensus_scores_modes_in_evaluation_only(name: str, batch: SceneBatch) -> None:
     logits, real = {}, batch.observation.target_mask
     for temperature in (1.0, 0.0):
         model = build_random(replace(MODEL_CONFIGS[name], consensus_m=temperature))
-        logits[temperature] = model.train()(batch.observation).logit[real], model.eval()(batch.observation)
+        logits[temperature] = (
+            model.train()(batch.observation).logit[real],
+            model.eval()(batch.observation),
+        )
     (trained, scored), (same, plain) = logits[1.0], logits[0.0]
     torch.testing.assert_close(scored.logit[real], consensus(plain, 1.0).logit[real])
     assert not torch.allclose(scored.logit[real], plain.logit[real])
@@ -286,27 +389,41 @@ def test_proposals_of_mmtransformer_attend_to_their_world_only() -> None:
     proposals = draw(1, observation.agent_mask.shape[1], 6, JOINT.block.width)
     targets, changed = proposals[:, : observation.num_targets], proposals.clone()
     changed[:, 1:, 2] += 1.0  # world 2 of all other agents
-    before, after = (model.social(observation, x, targets, model.position)[0][0, 0] for x in (proposals, changed))
+    before, after = (
+        model.social(observation, x, targets, model.position)[0][0, 0] for x in (proposals, changed)
+    )
     assert ((before - after).abs().amax(-1) > 1e-5).tolist() == ONLY_WORLD_2
 
 
 @torch.no_grad()
 def test_targets_of_gatformer_attend_to_near_targets_of_their_world_only() -> None:
-    model, observation = build_random(replace(GATFORMER, joint=True)).eval(), collate(varied_scenes()[2:]).observation
+    model, observation = (
+        build_random(replace(GATFORMER, joint=True)).eval(),
+        collate(varied_scenes()[2:]).observation,
+    )
     mode = draw(1, observation.num_targets, 6, GATFORMER.block.width)
     changed = mode.clone()
     changed[:, 1:, 2] += torch.linspace(-1.0, 1.0, GATFORMER.block.width)
     before, after = (model.worlds(observation, x)[0, 0] for x in (mode, changed))
     assert ((before - after).abs().amax(-1) > 1e-5).tolist() == ONLY_WORLD_2
-    distance = torch.tensor([1e4, 0.0, 0.0]) * torch.arange(observation.agent_mask.shape[1])[:, None]
+    distance = (
+        torch.tensor([1e4, 0.0, 0.0]) * torch.arange(observation.agent_mask.shape[1])[:, None]
+    )
     far = replace(observation, pose=observation.pose + distance)
     before, after = (model.worlds(far, x)[0, 0] for x in (mode, changed))
     assert torch.equal(before, after)
 
 
 def test_a_joint_recipe_trains_and_is_evaluated_by_worlds(tmp_path: Path) -> None:
-    config = recipe(training_store(tmp_path / "store", 4, 2), trainer={"epochs": 1}, loss=WorldLossConfig())
-    train(replace(config, model=replace(config.model, joint=True)), TASK, tmp_path / "run", progress=False)
+    config = recipe(
+        training_store(tmp_path / "store", 4, 2), trainer={"epochs": 1}, loss=WorldLossConfig()
+    )
+    train(
+        replace(config, model=replace(config.model, joint=True)),
+        TASK,
+        tmp_path / "run",
+        progress=False,
+    )
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
-    result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False).figures
+    result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False).metrics
     assert result["num_scenes"] == 2 and result["avgMinFDE6"] >= result["minFDE6"] > 0

@@ -36,7 +36,10 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> list[Scene]:
 
 def without_dropout(plain: Any) -> Any:
     if isinstance(plain, dict):
-        return {k: 0.0 if k in ("dropout", "attention_dropout") else without_dropout(v) for k, v in plain.items()}
+        return {
+            k: 0.0 if k in ("dropout", "attention_dropout") else without_dropout(v)
+            for k, v in plain.items()
+        }
     return plain
 
 
@@ -47,16 +50,26 @@ def test_a_recipe_gives_the_recorded_values(name: str, scenes: list[Scene]) -> N
     batch, expected = collate(scenes, config.data.batch), RECORD[name]
     torch.manual_seed(0)
     model = config.build_model().eval()
-    keys = "\n".join(f"{key} {tuple(value.shape)}" for key, value in sorted(model.state_dict().items()))
+    keys = "\n".join(
+        f"{key} {tuple(value.shape)}" for key, value in sorted(model.state_dict().items())
+    )
     assert hashlib.sha256(keys.encode()).hexdigest() == expected["state_dict"]
     assert sum(parameter.numel() for parameter in model.parameters()) == expected["parameters"]
     with torch.no_grad():
         forecast = model(batch.observation)
     mask = batch.observation.target_mask[:, :, None, None, None]
-    assert float((forecast.position * mask).double().abs().sum()) == pytest.approx(expected["forecast"], rel=RELATIVE)
+    assert float((forecast.position * mask).double().abs().sum()) == pytest.approx(
+        expected["forecast"], rel=RELATIVE
+    )
     model.train()
     loss = config.loss_config(model).build()(model, batch)["loss"]
     loss.backward()
-    squares = [parameter.grad.double().square().sum() for parameter in model.parameters() if parameter.grad is not None]
+    squares = [
+        parameter.grad.double().square().sum()
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    ]
     assert loss.item() == pytest.approx(expected["loss"], rel=RELATIVE)
-    assert float(torch.stack(squares).sum().sqrt()) == pytest.approx(expected["gradient_norm"], rel=10 * RELATIVE)
+    assert float(torch.stack(squares).sum().sqrt()) == pytest.approx(
+        expected["gradient_norm"], rel=10 * RELATIVE
+    )

@@ -13,7 +13,12 @@ from torch import Tensor
 
 from trajformer.data.batch import collate
 from trajformer.evaluation.metrics.displacement import set_hits
-from trajformer.models.scene_set import SceneSet, SceneSetLossConfig, SceneTrajectories, scene_set_loss
+from trajformer.models.scene_set import (
+    SceneSet,
+    SceneSetLossConfig,
+    SceneTrajectories,
+    scene_set_loss,
+)
 from trajformer.testing.models import build_random
 
 CONFIG = SceneSetLossConfig(endpoint=0.3, classification=0.6, huber_m=0.8, auxiliary=0.5)
@@ -31,16 +36,23 @@ def single(position: Tensor, logit: Tensor) -> SceneTrajectories:
 
 def case(layers: int = 1) -> tuple[SceneTrajectories, Tensor, Tensor, Tensor]:
     """4 queries of 2 scenes with 3 agents (one future is unknown, one ends early); then starts, targets and their mask."""
-    positions = [draw(2, 4, 1, 6, 2, seed=layer, scale=3.0).requires_grad_() for layer in range(layers)]
+    positions = [
+        draw(2, 4, 1, 6, 2, seed=layer, scale=3.0).requires_grad_() for layer in range(layers)
+    ]
     logits = [draw(2, 4, seed=9 + layer).requires_grad_() for layer in range(layers)]
-    decoded = [SceneTrajectories(*layer, torch.zeros(2, 4, 1)) for layer in zip(positions, logits, strict=True)]
+    decoded = [
+        SceneTrajectories(*layer, torch.zeros(2, 4, 1))
+        for layer in zip(positions, logits, strict=True)
+    ]
     start, target = draw(2, 3, 2, seed=30, scale=3.0), draw(2, 3, 5, 2, seed=31, scale=3.0)
     valid = torch.ones(2, 3, 5, dtype=torch.bool)
     valid[0, 1], valid[1, 2, 3:] = False, False
     return replace(decoded[-1], auxiliary=tuple(decoded[:-1])), start, target, valid
 
 
-def reference(found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor) -> dict[str, float]:
+def reference(
+    found: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor
+) -> dict[str, float]:
     """The terms of the best of all assignments."""
     matched, entropy, weight = [], 0.0, 0.0
     for b in range(2):
@@ -48,26 +60,43 @@ def reference(found: SceneTrajectories, start: Tensor, target: Tensor, valid: Te
         cost, huber = {}, {}
         for s in agents:
             times = [0, *(1 + valid[b, s].nonzero()[:, 0])]
-            gap = found.position[b, :, 0, times] - torch.cat([start[b, s, None], target[b, s][valid[b, s]]])  # [Q, T, 2]
-            distance, error = gap.norm(dim=-1), torch.where(gap.abs() < 0.8, gap.square() / 1.6, gap.abs() - 0.4).sum(-1)
+            gap = found.position[b, :, 0, times] - torch.cat(
+                [start[b, s, None], target[b, s][valid[b, s]]]
+            )  # [Q, T, 2]
+            distance, error = (
+                gap.norm(dim=-1),
+                torch.where(gap.abs() < 0.8, gap.square() / 1.6, gap.abs() - 0.4).sum(-1),
+            )
             cost[s] = (distance.mean(1) + 0.5 * distance[:, -1] - 2.0 * probability).tolist()
             huber[s] = torch.stack([error.mean(1), error[:, -1]], -1)
         assignments = itertools.permutations(range(4), len(agents))
-        best = min(assignments, key=lambda queries: sum(cost[s][q] for q, s in zip(queries, agents, strict=True)))
+        best = min(
+            assignments,
+            key=lambda queries: sum(cost[s][q] for q, s in zip(queries, agents, strict=True)),
+        )
         matched += [huber[s][q].tolist() for q, s in zip(best, agents, strict=True)]
         for q, p in enumerate(probability.tolist()):
             weight += 1.0 if q in best else 0.1
             entropy -= math.log(p) if q in best else 0.1 * math.log(1 - p)
     regression, endpoint = torch.tensor(matched).mean(0).tolist()
-    return {"regression": regression, "endpoint": endpoint, "classification": entropy / weight, "mode": 0.0}
+    return {
+        "regression": regression,
+        "endpoint": endpoint,
+        "classification": entropy / weight,
+        "mode": 0.0,
+    }
 
 
 def test_value_reference() -> None:
     found, start, target, valid = case()
     terms = scene_set_loss(found, start, target, valid, CONFIG)
     expected = reference(found, start, target, valid)
-    expected["loss"] = expected["regression"] + 0.3 * expected["endpoint"] + 0.6 * expected["classification"]
-    assert {name: value.item() for name, value in terms.items()} == pytest.approx(expected, rel=1e-4)
+    expected["loss"] = (
+        expected["regression"] + 0.3 * expected["endpoint"] + 0.6 * expected["classification"]
+    )
+    assert {name: value.item() for name, value in terms.items()} == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_each_decoder_layer_is_matched_separately() -> None:
@@ -77,25 +106,37 @@ def test_each_decoder_layer_is_matched_separately() -> None:
         terms = reference(layer, start, target, valid)
         alone.append(terms["regression"] + 0.3 * terms["endpoint"] + 0.6 * terms["classification"])
     loss = scene_set_loss(found, start, target, valid, CONFIG)
-    assert loss["loss"].item() == pytest.approx(alone[2] + 0.5 * (alone[0] + alone[1]) / 2, rel=1e-4)
+    assert loss["loss"].item() == pytest.approx(
+        alone[2] + 0.5 * (alone[0] + alone[1]) / 2, rel=1e-4
+    )
 
 
 def test_without_known_futures_all_queries_learn_that_they_do_not_exist() -> None:
     found, start, target, valid = case()
     terms = scene_set_loss(found, start, target, torch.zeros_like(valid), CONFIG)
     terms["loss"].backward()
-    assert terms["regression"] == 0 and found.logit.grad is not None and (found.logit.grad > 0).all()
-    bad = replace(found, position=found.position.detach().index_fill(1, torch.tensor([2]), math.nan))
+    assert (
+        terms["regression"] == 0 and found.logit.grad is not None and (found.logit.grad > 0).all()
+    )
+    bad = replace(
+        found, position=found.position.detach().index_fill(1, torch.tensor([2]), math.nan)
+    )
     with pytest.raises(ValueError, match="layer 0, scene 0, query 2, agent 0"):
         scene_set_loss(bad, start, target, valid, CONFIG)
 
 
 def test_padded_queries_are_neither_matched_nor_classified() -> None:
     found, start, target, valid = case(layers=2)
-    near = torch.cat([start[:, :1, None], target[:, :1]], 2)[:, :, None]  # a padded query with the best positions
+    near = torch.cat([start[:, :1, None], target[:, :1]], 2)[
+        :, :, None
+    ]  # a padded query with the best positions
     nothing = torch.full((2, 1), -torch.inf)
     last, first = (
-        SceneTrajectories(torch.cat([near, one.position], 1), torch.cat([nothing, one.logit], 1), torch.zeros(2, 5, 1))
+        SceneTrajectories(
+            torch.cat([near, one.position], 1),
+            torch.cat([nothing, one.logit], 1),
+            torch.zeros(2, 5, 1),
+        )
         for one in (found, *found.auxiliary)
     )
     plain = scene_set_loss(found, start, target, valid, CONFIG)
@@ -122,8 +163,12 @@ def test_agents_as_queries_predict_offsets_from_constant_velocity() -> None:
         heading = torch.stack([batch.pose[..., 2].cos(), batch.pose[..., 2].sin()], -1)
         time = batch.period_s * FUTURE
         end = batch.pose[..., :2] + batch.velocity[:, :, -1] * time + ahead * heading
-        torch.testing.assert_close(found.most_probable()[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0)
-        torch.testing.assert_close(found.most_probable()[:, :, -1][seen], end[seen], atol=1e-2, rtol=0)
+        torch.testing.assert_close(
+            found.most_probable()[:, :, 0][seen], batch.pose[..., :2][seen], atol=1e-3, rtol=0
+        )
+        torch.testing.assert_close(
+            found.most_probable()[:, :, -1][seen], end[seen], atol=1e-2, rtol=0
+        )
 
 
 def test_only_the_best_mode_receives_a_regression_loss_and_it_is_the_class() -> None:
@@ -131,7 +176,11 @@ def test_only_the_best_mode_receives_a_regression_loss_and_it_is_the_class() -> 
     single_terms = scene_set_loss(found, start, target, valid, CONFIG)
     far = found.position.detach() + 50.0
     mode_logit = torch.tensor([0.3, -0.2]).expand(2, 4, 2).clone().requires_grad_()
-    both = replace(found, position=torch.cat([far, found.position], 2).detach().requires_grad_(), mode_logit=mode_logit)
+    both = replace(
+        found,
+        position=torch.cat([far, found.position], 2).detach().requires_grad_(),
+        mode_logit=mode_logit,
+    )
     terms = scene_set_loss(both, start, target, valid, CONFIG)
     for name in ("regression", "endpoint", "classification"):
         assert terms[name].item() == pytest.approx(single_terms[name].item(), rel=1e-5)
@@ -150,9 +199,15 @@ def test_a_target_gets_the_modes_of_one_query() -> None:
     assert forecast.position.shape == (3, 5, 3, FUTURE, 2) and forecast.logit.shape == (3, 5, 3)
     for target in range(batch.num_targets):
         if batch.target_mask[0, target]:
-            moved = found.position[0, :, :, 1:] - found.position[0, :, :, :1] + batch.pose[0, target, :2]
+            moved = (
+                found.position[0, :, :, 1:]
+                - found.position[0, :, :, :1]
+                + batch.pose[0, target, :2]
+            )
             gap = (moved - forecast.position[0, target]).abs().amax((1, 2, 3))
-            assert gap.min() < 1e-4 and torch.equal(found.mode_logit[0, gap.argmin()], forecast.logit[0, target])
+            assert gap.min() < 1e-4 and torch.equal(
+                found.mode_logit[0, gap.argmin()], forecast.logit[0, target]
+            )
 
 
 def test_recall_and_precision_reference() -> None:
@@ -166,7 +221,11 @@ def test_recall_and_precision_reference() -> None:
     valid = torch.ones(1, 4, 2, dtype=torch.bool)
     valid[0, 3, 1] = False
     assert [int(count) for count in set_hits(found, target, valid)] == [2, 3, 4]
-    assert [int(count) for count in set_hits(found, target, valid, 0.8)] == [2, 3, 2]  # the queries with logits 2 and 3
+    assert [int(count) for count in set_hits(found, target, valid, 0.8)] == [
+        2,
+        3,
+        2,
+    ]  # the queries with logits 2 and 3
     lost = replace(found, position=torch.full_like(position[:, :, None], math.nan))
     assert int(set_hits(lost, target, valid)[0]) == 0
     # Queries 0 and 1 are near agents 0 and 1; each query can hit one agent.
@@ -174,11 +233,17 @@ def test_recall_and_precision_reference() -> None:
     assert int(set_hits(found, target, valid)[0]) == 2
 
 
-def test_targets_get_the_nearest_existing_query_shifted_to_them(model: SceneSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_get_the_nearest_existing_query_shifted_to_them(
+    model: SceneSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = collate(varied_scenes()[:1]).observation
     start = batch.pose[0, : batch.num_targets, :2]
     position = torch.zeros(1, 4, 1 + FUTURE, 2)
-    position[0, 0] = start[0] + torch.tensor([0.5, 0.0]) + torch.arange(1 + FUTURE)[:, None] * torch.tensor([1.0, 0.0])
+    position[0, 0] = (
+        start[0]
+        + torch.tensor([0.5, 0.0])
+        + torch.arange(1 + FUTURE)[:, None] * torch.tensor([1.0, 0.0])
+    )
     position[0, 1] = start[0] + torch.tensor([0.1, 0.0])  # nearer, with a low probability
     position[0, 2:] = 1e3
     found = single(position, torch.tensor([[4.0, -9.0, 4.0, 4.0]]))

@@ -15,7 +15,9 @@ from trajformer.data.batch import collate
 from trajformer.models.spatial_channel import SpatialChannelConfig
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
-PLAIN = SpatialChannelConfig(12, block=BLOCK, max_history=10, max_neighbors=6, max_polylines=8, map_width=8)
+PLAIN = SpatialChannelConfig(
+    12, block=BLOCK, max_history=10, max_neighbors=6, max_polylines=8, map_width=8
+)
 build = partial(seeded, PLAIN)
 
 
@@ -51,8 +53,12 @@ def test_groups_are_scaled_by_the_formula() -> None:
     real[0, [1, 4, 7, 10]], real[0, [0, 3]], real[1, 13] = False, False, False
     out = layer(x, real[:, None], Groups(agents, agents, (2, 2)))
     for n in range(2):
-        rows = [[t * agents + a for t in range(4) if real[n, t * agents + a]] for a in range(agents)]
-        z = torch.stack([x[n, r].mean() if r else torch.tensor(0.0) for r in rows] + [torch.tensor(0.0)] * 3)
+        rows = [
+            [t * agents + a for t in range(4) if real[n, t * agents + a]] for a in range(agents)
+        ]
+        z = torch.stack(
+            [x[n, r].mean() if r else torch.tensor(0.0) for r in rows] + [torch.tensor(0.0)] * 3
+        )
         s = weights(layer, z)
         for token in range(12):
             torch.testing.assert_close(out[n, token], x[n, token] * s[token % agents])
@@ -62,10 +68,21 @@ def test_groups_are_scaled_by_the_formula() -> None:
 def test_the_channel_of_an_agent_is_its_rank_by_distance() -> None:
     model, batch = build(channel_axis="agent", road=False), collate([make_scene(6)]).observation
     collected: list[Tensor] = []  # channel weights of the first block in each call
-    model.encoder.layers[0].squeeze.excite.register_forward_hook(lambda module, args, out: collected.append(out.sigmoid()))
+    model.encoder.layers[0].squeeze.excite.register_forward_hook(
+        lambda module, args, out: collected.append(out.sigmoid())
+    )
     first = model(batch)
     order = torch.tensor([0, 1, 2, 5, 3, 4])
-    names = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")
+    names = (
+        "agent_kind",
+        "agent_role",
+        "agent_mask",
+        "position",
+        "heading",
+        "velocity",
+        "valid",
+        "pose",
+    )
     second = model(replace(batch, **{name: getattr(batch, name)[:, order] for name in names}))
     torch.testing.assert_close(*collected)
     torch.testing.assert_close(first.position, second.position)

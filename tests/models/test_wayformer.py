@@ -14,7 +14,15 @@ from trajformer.data.batch import collate
 from trajformer.errors import ConfigError
 from trajformer.models import wayformer
 from trajformer.models.modes import aggregate
-from trajformer.models.wayformer import SPACE, TIME, AxisEncoder, Grid, LatentConfig, SceneEncoder, SceneEncoderConfig
+from trajformer.models.wayformer import (
+    SPACE,
+    TIME,
+    AxisEncoder,
+    Grid,
+    LatentConfig,
+    SceneEncoder,
+    SceneEncoderConfig,
+)
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.0)
 PLAIN = SceneEncoderConfig(block=BLOCK)
@@ -26,10 +34,15 @@ def grids() -> list[Grid]:
     """Modalities of two targets; an agent and the first steps of a history are unseen, and some polylines are padding."""
     real = [torch.ones(2, *size, dtype=torch.bool) for size in SIZES]
     real[0][0, :2], real[1][0, :2], real[1][1, :, 2], real[2][1, :, 4:] = False, False, False, False
-    return [Grid(draw(2, *size, 16, seed=n), mask) for n, (size, mask) in enumerate(zip(SIZES, real, strict=True))]
+    return [
+        Grid(draw(2, *size, 16, seed=n), mask)
+        for n, (size, mask) in enumerate(zip(SIZES, real, strict=True))
+    ]
 
 
-def encoder(fusion: str = "early", attention: str = "multi_axis", **changes: object) -> SceneEncoder:
+def encoder(
+    fusion: str = "early", attention: str = "multi_axis", **changes: object
+) -> SceneEncoder:
     torch.manual_seed(0)
     return SceneEncoder(replace(PLAIN, fusion=fusion, attention=attention, **changes), SIZES)  # type: ignore[arg-type]
 
@@ -42,7 +55,9 @@ def influence(apply: Callable[[Tensor], Tensor], x: Tensor, index: tuple[int, ..
 
 
 @pytest.mark.parametrize("latents", [None, LatentConfig(counts=(2, 3))])
-def test_temporal_blocks_mix_steps_and_spatial_blocks_mix_slots(latents: LatentConfig | None) -> None:
+def test_temporal_blocks_mix_steps_and_spatial_blocks_mix_slots(
+    latents: LatentConfig | None,
+) -> None:
     torch.manual_seed(0)
     whole = AxisEncoder(replace(PLAIN, attention="sequential", latents=latents), 4, (5, 6))
     x, real = draw(1, 5, 6, 16), torch.ones(1, 5, 6, dtype=torch.bool)
@@ -91,7 +106,10 @@ def test_the_number_of_latents_follows_from_the_largest_input() -> None:
         assert token.shape == (2, count, 16), (fusion, attention)
         assert real.all()
     assert encoder(latents=LatentConfig(counts=(9,)))(grids())[0].shape[1] == 9
-    assert encoder("early", "interleaved", latents=LatentConfig(counts=(2, 3)))(grids())[0].shape[1] == 6
+    assert (
+        encoder("early", "interleaved", latents=LatentConfig(counts=(2, 3)))(grids())[0].shape[1]
+        == 6
+    )
 
 
 def test_latents_of_an_empty_modality_are_masked() -> None:
@@ -110,16 +128,30 @@ def test_the_road_is_copied_to_steps_with_agents_and_its_copies_are_averaged(kin
     scene.joint.register_forward_hook(lambda module, args, out: seen.append(out))
     token, real = scene(parts)
     before, after = seen
-    assert before.token.shape == (2, 5, 11, 16) and torch.equal(before.token[:, 3, 4:], parts[2].token[:, 0])
-    assert torch.equal(before.real[:, :, 4:].any(-1), torch.tensor([[False] * 2 + [True] * 3, [True] * 5]))
-    torch.testing.assert_close(token[0, 20:], after.token[0, 2:, 4:].mean(0))  # the first two steps have no agent
+    assert before.token.shape == (2, 5, 11, 16) and torch.equal(
+        before.token[:, 3, 4:], parts[2].token[:, 0]
+    )
+    assert torch.equal(
+        before.real[:, :, 4:].any(-1), torch.tensor([[False] * 2 + [True] * 3, [True] * 5])
+    )
+    torch.testing.assert_close(
+        token[0, 20:], after.token[0, 2:, 4:].mean(0)
+    )  # the first two steps have no agent
     torch.testing.assert_close(token[1, 20:24], after.token[1, :, 4:8].mean(0))
-    assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2)) and torch.equal(real[:, 20:], parts[2].real[:, 0])
+    assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2)) and torch.equal(
+        real[:, 20:], parts[2].real[:, 0]
+    )
 
 
 def small(**changes: object) -> wayformer.Wayformer:
     torch.manual_seed(0)
-    sizes = {"decoder_layers": 1, "max_history": 10, "max_neighbors": 5, "max_polylines": 8, "map_width": 8}
+    sizes = {
+        "decoder_layers": 1,
+        "max_history": 10,
+        "max_neighbors": 5,
+        "max_polylines": 8,
+        "map_width": 8,
+    }
     config = wayformer.WayformerConfig(12, encoder=replace(PLAIN, layers=1), **(sizes | changes))  # type: ignore[arg-type]
     return config.build()
 
@@ -127,7 +159,11 @@ def small(**changes: object) -> wayformer.Wayformer:
 def test_components_are_merged_in_evaluation_only() -> None:
     model, observation = small(proposals=12, modes=4), collate([make_scene(6)]).observation
     trained = model.train()(observation)
-    assert trained.num_modes == 12 and trained.position.shape == trained.scale.shape and (trained.scale > 0).all()
+    assert (
+        trained.num_modes == 12
+        and trained.position.shape == trained.scale.shape
+        and (trained.scale > 0).all()
+    )
     merged, expected = model.eval()(observation), aggregate(trained, 4, model.config.aggregation)
     assert merged.num_modes == 4
     torch.testing.assert_close(merged.position, expected.position)
@@ -138,10 +174,19 @@ def test_components_are_merged_in_evaluation_only() -> None:
     ("config", "error"),
     [
         (lambda: small(modes=7), "modes: 7, expected at most 6"),
-        (lambda: encoder(latents=LatentConfig(counts=(2, 3))), r"latents\.counts: 2 numbers, expected 1 for multi_axis"),
-        (lambda: encoder("early", "sequential", latents=LatentConfig(counts=(2,))), "1 numbers, expected 2 for sequential"),
+        (
+            lambda: encoder(latents=LatentConfig(counts=(2, 3))),
+            r"latents\.counts: 2 numbers, expected 1 for multi_axis",
+        ),
+        (
+            lambda: encoder("early", "sequential", latents=LatentConfig(counts=(2,))),
+            "1 numbers, expected 2 for sequential",
+        ),
         (lambda: encoder("early", "interleaved", layers=1), "layers: 1, expected at least two"),
-        (lambda: encoder("hierarchical", "interleaved", layers=3), "layers: 3, expected at least two"),
+        (
+            lambda: encoder("hierarchical", "interleaved", layers=3),
+            "layers: 3, expected at least two",
+        ),
     ],
 )
 def test_configs_that_do_not_fit_are_errors(config: Callable[[], object], error: str) -> None:

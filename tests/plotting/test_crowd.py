@@ -22,12 +22,25 @@ def crowd(count: int = 30, history: int = 8, future: int = 12) -> Scene:
     scene = make_scene(count, history, future, num_scored=count - 2, with_map=False)
     rng = np.random.default_rng(0)
     start = np.stack([np.arange(count) % 6, np.arange(count) // 6], -1) * 0.8
-    position = start[:, None] + rng.normal(0, 0.5, (count, 1, 2)) * (np.arange(history + future)[:, None] - history + 1) * 0.4
+    position = (
+        start[:, None]
+        + rng.normal(0, 0.5, (count, 1, 2))
+        * (np.arange(history + future)[:, None] - history + 1)
+        * 0.4
+    )
     role = np.full(count, AgentRole.SCORED, np.uint8)
     role[-1] = AgentRole.CONTEXT
-    names, kind = tuple(str(1000 + agent) for agent in range(count)), np.full(count, AgentKind.PEDESTRIAN, np.uint8)
-    tracks = {"position": position.astype(np.float32), "valid": np.ones(position.shape[:2], np.bool_)}
-    return replace(scene, period_s=0.4, agent_id=names, agent_kind=kind, agent_role=role, **tracks).validate()
+    names, kind = (
+        tuple(str(1000 + agent) for agent in range(count)),
+        np.full(count, AgentKind.PEDESTRIAN, np.uint8),
+    )
+    tracks = {
+        "position": position.astype(np.float32),
+        "valid": np.ones(position.shape[:2], np.bool_),
+    }
+    return replace(
+        scene, period_s=0.4, agent_id=names, agent_kind=kind, agent_role=role, **tracks
+    ).validate()
 
 
 def random_walks(scene: Scene) -> list[TrackForecast]:
@@ -35,8 +48,14 @@ def random_walks(scene: Scene) -> list[TrackForecast]:
     rng = np.random.default_rng(1)
     probability = 0.9 ** np.arange(MODES) / (0.9 ** np.arange(MODES)).sum()
     now = scene.position[:, scene.num_history - 1] + scene.origin
-    walks = [rng.normal(0, 0.2, (MODES, scene.num_future, 2)).cumsum(1) + now[a] for a in range(scene.num_agents - 1)]
-    return [TrackForecast(scene.scene_id, scene.agent_id[agent], probability, walk) for agent, walk in enumerate(walks)]
+    walks = [
+        rng.normal(0, 0.2, (MODES, scene.num_future, 2)).cumsum(1) + now[a]
+        for a in range(scene.num_agents - 1)
+    ]
+    return [
+        TrackForecast(scene.scene_id, scene.agent_id[agent], probability, walk)
+        for agent, walk in enumerate(walks)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +88,9 @@ def test_neighbors_differ_in_color_and_agents_have_the_color_of_their_modes(scen
         assert not [other for other in nearest if colors[int(other)] == color]
     ax = plot_scene(scene, forecasts).axes[0]
     faces = np.asarray(collection(ax, "boxes:scored").get_facecolor())
-    assert [to_hex(face).upper() for face in faces] == [colors[agent].upper() for agent in range(29)]
+    assert [to_hex(face).upper() for face in faces] == [
+        colors[agent].upper() for agent in range(29)
+    ]
 
 
 def test_a_crowd_has_pedestrians_only_and_no_focal_agent(scene: Scene) -> None:
@@ -92,7 +113,9 @@ def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:
     cell = (right - left) / values.shape[1]
     assert (top - bottom) / values.shape[0] == pytest.approx(cell) and cell <= 0.11
     assert left == pytest.approx(limits[0][0]) and bottom == pytest.approx(limits[1][0])
-    assert abs(right - limits[0][1]) <= cell and values.sum() * cell**2 == pytest.approx(29, rel=0.01)
+    assert abs(right - limits[0][1]) <= cell and values.sum() * cell**2 == pytest.approx(
+        29, rel=0.01
+    )
     scale = ax.child_axes[0]
     assert scale.get_title(loc="left") == "people per m², mean of 4.8 s"
     assert float(scale.get_xticklabels()[-1].get_text()) == pytest.approx(values.max(), rel=0.06)
@@ -109,13 +132,32 @@ def test_the_density_is_proportional_to_the_probability_and_names_the_agents() -
     values, (left, right, bottom, top) = np.asarray(image.get_array()), image.get_extent()
 
     def at(x: float, y: float) -> float:
-        row, column = (y - bottom) / (top - bottom) * len(values), (x - left) / (right - left) * values.shape[1]
+        row, column = (
+            (y - bottom) / (top - bottom) * len(values),
+            (x - left) / (right - left) * values.shape[1],
+        )
         return float(values[int(row), int(column)])
 
-    assert at(4.0, 0.0) == pytest.approx(3 * at(0.0, 4.0), rel=0.1) and at(0.0, 4.0) > 20 * at(3.0, 3.0)
+    assert at(4.0, 0.0) == pytest.approx(3 * at(0.0, 4.0), rel=0.1) and at(0.0, 4.0) > 20 * at(
+        3.0, 3.0
+    )
     assert ax.child_axes[0].get_title(loc="left").startswith("agents per m², ")
-    pixels = replace(scene, unit="px", position=scene.position * 20, velocity=scene.velocity * 20, origin=scene.origin * 20)
-    bar = plot_scene(pixels, [replace(forecast, position=position * 20)], density=True).axes[0].child_axes[0]
+    pixels = replace(
+        scene,
+        unit="px",
+        position=scene.position * 20,
+        velocity=scene.velocity * 20,
+        origin=scene.origin * 20,
+    )
+    bar = (
+        plot_scene(pixels, [replace(forecast, position=position * 20)], density=True)
+        .axes[0]
+        .child_axes[0]
+    )
     assert bar.get_title(loc="left").startswith("agents per (20 px)², ")
-    assert [text.get_text() for text in bar.get_xticklabels()] == [text.get_text() for text in ax.child_axes[0].get_xticklabels()]
-    assert not [line for line in ax.collections if str(line.get_gid()).startswith("modes:")] and not lines(ax, "mode:")
+    assert [text.get_text() for text in bar.get_xticklabels()] == [
+        text.get_text() for text in ax.child_axes[0].get_xticklabels()
+    ]
+    assert not [
+        line for line in ax.collections if str(line.get_gid()).startswith("modes:")
+    ] and not lines(ax, "mode:")

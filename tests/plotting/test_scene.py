@@ -35,31 +35,52 @@ def test_axes_are_square_with_equal_scale_and_contain_all_trajectories() -> None
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
     assert x1 - x0 == pytest.approx(y1 - y0) and x1 - x0 >= 50.0
     for line in (*lines(ax, "truth"), *lines(ax, "mode")):
-        assert (path_of(line) > np.array([x0, y0])).all() and (path_of(line) < np.array([x1, y1])).all()
+        assert (path_of(line) > np.array([x0, y0])).all() and (
+            path_of(line) < np.array([x1, y1])
+        ).all()
 
 
 def test_pixels_and_road_lines_are_named() -> None:
     scene = make_scene()
-    kind = np.where(scene.polyline_kind == PolylineKind.LANE_VEHICLE, PolylineKind.ROAD_EDGE, scene.polyline_kind)
+    kind = np.where(
+        scene.polyline_kind == PolylineKind.LANE_VEHICLE,
+        PolylineKind.ROAD_EDGE,
+        scene.polyline_kind,
+    )
     kind[scene.polyline_kind == PolylineKind.LANE_BUS] = PolylineKind.ROAD_LINE
-    ax = plotting.plot_scene(replace(scene, unit="px", polyline_kind=kind.astype(np.uint8)).validate(), fans(scene)).axes[0]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x (px)", "y (px)") and " px, minFDE " in ax.get_title()
+    ax = plotting.plot_scene(
+        replace(scene, unit="px", polyline_kind=kind.astype(np.uint8)).validate(), fans(scene)
+    ).axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (
+        "x (px)",
+        "y (px)",
+    ) and " px, minFDE " in ax.get_title()
     assert np.ptp(ax.get_xlim()) >= 50.0 * SCALE["px"]
     legend = ax.get_legend()
-    assert legend is not None and {"road edge", "road line", "bike lane"} <= {text.get_text() for text in legend.get_texts()}
+    assert legend is not None and {"road edge", "road line", "bike lane"} <= {
+        text.get_text() for text in legend.get_texts()
+    }
 
 
 def test_title_has_id_city_and_errors() -> None:
     scene = make_scene(scene_id="0a0af725-fbc3-41de-b969-3be718f694e2")
 
     def title(*agents: int) -> str:
-        return plotting.plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
+        return (
+            plotting.plot_scene(scene, [fan(scene, agent) for agent in agents]).axes[0].get_title()
+        )
 
     (error,) = track_errors(scene, match_forecasts(scene, [fan(scene, 0)]))
-    assert title(0) == f"0a0af725…18f694e2, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
+    assert (
+        title(0)
+        == f"0a0af725…18f694e2, nowhere\nminADE {error[0]:.2f} m, minFDE {error[1]:.2f} m (K = 6)"
+    )
     assert "track 1001, K = 6" in title(1) and "mean of 2 agents" in title(1, 2)
     hidden = make_scene(with_future=False)
-    assert plotting.plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title() == f"{hidden.scene_id}, nowhere"
+    assert (
+        plotting.plot_scene(hidden, [fan(hidden, 0)]).axes[0].get_title()
+        == f"{hidden.scene_id}, nowhere"
+    )
 
 
 def test_a_title_is_plain_text(tmp_path: Path) -> None:
@@ -73,14 +94,27 @@ def test_legend_names_each_visible_kind_once() -> None:
 
     def names(ax: Axes) -> list[str]:
         legend = ax.get_legend()
-        return sorted(text.get_text() for text in legend.get_texts() if text.get_text()) if legend else []
+        return (
+            sorted(text.get_text() for text in legend.get_texts() if text.get_text())
+            if legend
+            else []
+        )
 
-    expected = {"focal agent", "scored agent", "other agent", "ego vehicle", "forecast (focal)", "forecast (others)"}
+    expected = {
+        "focal agent",
+        "scored agent",
+        "other agent",
+        "ego vehicle",
+        "forecast (focal)",
+        "forecast (others)",
+    }
     expected |= {"recorded future", "vehicle lane", "bus lane", "bike lane", "crosswalk"}
     wide = empty_axes()
     plotting.View(np.zeros(2), 60.0).apply(wide)
     draw_agents(draw_map(wide, scene), scene)
-    assert names(plotting.add_legend(draw_forecasts(wide, scene, match_forecasts(scene, fans(scene))))) == sorted(expected)
+    assert names(
+        plotting.add_legend(draw_forecasts(wide, scene, match_forecasts(scene, fans(scene))))
+    ) == sorted(expected)
     hidden = make_scene(with_future=False, with_map=False, num_scored=0, num_agents=1)
     assert names(plotting.plot_scene(hidden).axes[0]) == ["focal agent"]
     far_map = replace(scene, point=scene.point + np.float32(500.0))
@@ -90,8 +124,12 @@ def test_legend_names_each_visible_kind_once() -> None:
 def test_every_agent_with_a_forecast_has_its_recorded_future() -> None:
     scene = replace(make_scene(), agent_role=np.zeros(12, np.uint8))
     ax = plotting.plot_scene(scene, [fan(scene, 4), fan(scene, 7)]).axes[0]
-    assert {line.get_gid() for line in lines(ax, "truth:")} == {f"truth:{scene.agent_id[agent]}" for agent in (4, 7)}
-    assert "forecast" in [text.get_text() for text in ax.get_legend().get_texts()]  # there are no others
+    assert {line.get_gid() for line in lines(ax, "truth:")} == {
+        f"truth:{scene.agent_id[agent]}" for agent in (4, 7)
+    }
+    assert "forecast" in [
+        text.get_text() for text in ax.get_legend().get_texts()
+    ]  # there are no others
 
 
 def test_the_output_of_a_model_is_drawn_with_its_batch() -> None:
@@ -137,7 +175,9 @@ def test_scored_agents_widen_the_view_to_at_most_100_m(shift: float, visible: bo
     focal = view_of(scene, [fan(scene, 0)])
     scene.position[1] = scene.position[0] + np.float32(shift)
     view = view_of(scene, fans(scene))
-    assert (np.abs(fan(scene, 0).position - scene.origin - view.center) < view.half).all() and view.half <= 50.0
+    assert (
+        np.abs(fan(scene, 0).position - scene.origin - view.center) < view.half
+    ).all() and view.half <= 50.0
     assert (np.abs(scene.position[1] - view.center) < view.half).all() == visible
     assert visible or view.half == focal.half
 
@@ -160,7 +200,9 @@ def with_errors(store: SceneStore, errors_m: dict[int, float]) -> dict[str, list
             future += scene.position[:2, scene.num_history :]
         future[0, :, 0] += error
         tracks = zip(scene.agent_id, future, strict=False)
-        forecasts[scene.scene_id] = [TrackForecast(scene.scene_id, i, np.ones(1), xy[None]) for i, xy in tracks]
+        forecasts[scene.scene_id] = [
+            TrackForecast(scene.scene_id, i, np.ones(1), xy[None]) for i, xy in tracks
+        ]
     return forecasts
 
 
@@ -171,7 +213,10 @@ def test_worst_scenes_come_first_and_unknown_futures_do_not_count(store: SceneSt
     assert plotting.choose_scenes(store, {}, worst=3) == []
     focal, other = forecasts["s0"]
     far = replace(other, position=other.position + 50.0)
-    assert plotting.choose_scenes(store, forecasts | {"s0": [focal, far]}, worst=2) == [1, 3]  # the title shows the focal agent
+    assert plotting.choose_scenes(store, forecasts | {"s0": [focal, far]}, worst=2) == [
+        1,
+        3,
+    ]  # the title shows the focal agent
     assert plotting.choose_scenes(store, forecasts, worst=1, scene_ids=["s4", "s1"]) == [4, 1]
 
 
@@ -183,7 +228,9 @@ def test_random_scenes_are_repeatable_and_distinct(store: SceneStore) -> None:
     assert len({tuple(plotting.choose_scenes(store, {}, random=6, seed=s)) for s in range(5)}) > 1
     with_worst = plotting.choose_scenes(store, forecasts, worst=1, random=9)
     assert with_worst[0] == 1 and sorted(with_worst) == [0, 1, 3, 5]
-    assert plotting.choose_scenes(store, forecasts) == [0, 1, 3, 5] and plotting.choose_scenes(store, {}) == list(range(6))
+    assert plotting.choose_scenes(store, forecasts) == [0, 1, 3, 5] and plotting.choose_scenes(
+        store, {}
+    ) == list(range(6))
     with pytest.raises(TrajformerError, match="no scene nope"):
         plotting.choose_scenes(store, {}, scene_ids=["nope"])
 
@@ -202,7 +249,9 @@ def test_saved_pictures_are_repeatable_pngs(store: SceneStore, tmp_path: Path) -
 
 
 def test_scenes_are_panels_of_one_picture(store: SceneStore, tmp_path: Path) -> None:
-    (path,) = plotting.save_scene_plots(store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png", progress=False)
+    (path,) = plotting.save_scene_plots(
+        store, [5, 0], with_errors(store, {0: 1.0}), tmp_path / "both.png", progress=False
+    )
     data = path.read_bytes()
     assert (int.from_bytes(data[16:20]), int.from_bytes(data[20:24])) == (2 * 630, 780)
     assert plt.get_fignums() == []
@@ -210,6 +259,11 @@ def test_scenes_are_panels_of_one_picture(store: SceneStore, tmp_path: Path) -> 
 
 def test_scene_ids_give_unique_file_names_inside_the_folder() -> None:
     assert plotting.file_name("0a0af725-fbc3") == "0a0af725-fbc3"
-    names = [plotting.file_name(i) for i in ("../../etc/passwd", "..", "", "a/b", "a\\b", "a_b", ".hidden", "x" * 400, "é")]
+    names = [
+        plotting.file_name(i)
+        for i in ("../../etc/passwd", "..", "", "a/b", "a\\b", "a_b", ".hidden", "x" * 400, "é")
+    ]
     assert len(set(names)) == len(names)
-    assert all("/" not in n and "\\" not in n and not n.startswith(".") and 0 < len(n) < 140 for n in names)
+    assert all(
+        "/" not in n and "\\" not in n and not n.startswith(".") and 0 < len(n) < 140 for n in names
+    )

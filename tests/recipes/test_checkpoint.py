@@ -39,7 +39,9 @@ def test_changed_bytes_never_change_a_model(tmp_path: Path, name: str) -> None:
             continue
         accepted += 1
         assert recipe == RECIPE and Predictor(model).trained_on == TRAINED_ON, position
-        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items()), position
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items()), (
+            position
+        )
     assert accepted == 1 or name == "model.ckpt"
     for size in (len(whole) - 1, len(whole) // 2, 8):
         path.write_bytes(whole[:size])
@@ -51,7 +53,11 @@ def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
     """It has no checksum, and only the split of its recipe is known."""
     head = describe(RECIPE)
     del head["trained_on"]
-    save_file(RECIPE.build_model().state_dict(), tmp_path / "old.safetensors", {CONFIG_KEY: json.dumps(head)})
+    save_file(
+        RECIPE.build_model().state_dict(),
+        tmp_path / "old.safetensors",
+        {CONFIG_KEY: json.dumps(head)},
+    )
     model, _ = load_checkpoint(tmp_path / "old.safetensors")
     assert Predictor(model).trained_on == DataSpec(split="train")
 
@@ -63,12 +69,19 @@ def test_included_weights_have_the_properties_of_their_training_scenes(name: str
     clocks = {"argoverse1": (0.1, 20, 30), "simulated": (0.1, 50, 60), "nuscenes": (0.5, 4, 12)}
     clock = clocks[name.partition("_")[2]] if roads else (0.4, 8, 12)
     assert (spec.period_s, spec.num_history, spec.num_future) == clock
-    assert (spec.split, spec.unit, spec.has_map) == (recipe.data.train_split, "px" if name == "crowd_sdd" else "m", roads)
+    assert (spec.split, spec.unit, spec.has_map) == (
+        recipe.data.train_split,
+        "px" if name == "crowd_sdd" else "m",
+        roads,
+    )
     assert spec.num_future == getattr(recipe.model, "num_future", spec.num_future)
 
 
 def test_properties_are_restored_and_checked() -> None:
-    assert DataSpec.from_plain(TRAINED_ON.to_plain()) == TRAINED_ON and DataSpec.from_plain({}) == DataSpec()
+    assert (
+        DataSpec.from_plain(TRAINED_ON.to_plain()) == TRAINED_ON
+        and DataSpec.from_plain({}) == DataSpec()
+    )
     for plain in (["m"], {"speed": 3.0}, {"period_s": 1}, {"has_map": 0}, {"unit": 1}):
         with pytest.raises((TrajformerError, ConfigError)):
             DataSpec.from_plain(plain)

@@ -12,7 +12,7 @@ import yaml
 from support.cli import run
 from support.training import recipe, training_store
 
-from trajformer import errors
+from trajformer import config
 from trajformer.cli.tasks import TASKS
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
@@ -25,7 +25,9 @@ from trajformer.training import run as run_file
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
-CONFIGS = sorted(p for p in (Path(__file__).parents[2] / "configs").rglob("*.yaml") if p.parent.name != "compare")  # tables
+CONFIGS = sorted(
+    p for p in (Path(__file__).parents[2] / "configs").rglob("*.yaml") if p.parent.name != "compare"
+)  # tables
 # recipes that name a folder on the command line
 ROOTS = {"translation_multi30k": ("--data.root", "text"), "detr_bccd": ("--data.voc.root", "cells")}
 Fails = Callable[..., str]
@@ -44,23 +46,42 @@ def parsed(monkeypatch: pytest.MonkeyPatch, *words: object) -> TrainConfig:
     return recipes[0]
 
 
-def test_the_written_recipe_is_read_again(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = recipe(store, data={"batch": BatchConfig(frame=Frame.FOCAL, polyline_points=4)}, trainer={"epochs": 1})
+def test_the_written_recipe_is_read_again(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = recipe(
+        store,
+        data={"batch": BatchConfig(frame=Frame.FOCAL, polyline_points=4)},
+        trainer={"epochs": 1},
+    )
     train(config, TASK, tmp_path, progress=False)
     plain = yaml.safe_load((tmp_path / "config.yaml").read_text())
-    assert plain.pop("task") == "forecasting" and from_plain(TrainConfig, plain) == replace(config, loss=SetLossConfig())
+    assert plain.pop("task") == "forecasting" and from_plain(TrainConfig, plain) == replace(
+        config, loss=SetLossConfig()
+    )
     again = parsed(monkeypatch, "--config", tmp_path / "config.yaml")
     assert again == replace(config, loss=SetLossConfig())
-    assert parsed(monkeypatch, "--config", tmp_path / "config.yaml", "--seed", 7) == replace(again, seed=7)
+    assert parsed(monkeypatch, "--config", tmp_path / "config.yaml", "--seed", 7) == replace(
+        again, seed=7
+    )
 
 
-def test_a_part_of_a_block_keeps_the_other_values_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_block_keeps_the_other_values_of_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = read_recipe("se2former_argoverse1")
     change = {"model.se2former.block.dropout": 0.3}
     block = replace(recipe.model.block, dropout=0.3)
     assert read_recipe("se2former_argoverse1", change).model.block == block and block.width == 64
-    assert parsed(monkeypatch, "--config", "se2former_argoverse1", "--model.se2former.block.dropout", 0.3).model.block == block
-    (tmp_path / "part.yaml").write_text("model: {se2former: {num_future: 30, block: {dropout: 0.3}}}")
+    assert (
+        parsed(
+            monkeypatch, "--config", "se2former_argoverse1", "--model.se2former.block.dropout", 0.3
+        ).model.block
+        == block
+    )
+    (tmp_path / "part.yaml").write_text(
+        "model: {se2former: {num_future: 30, block: {dropout: 0.3}}}"
+    )
     assert read_recipe(tmp_path / "part.yaml").model.block == block
 
 
@@ -102,10 +123,22 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
     [
         ("speed: 3", "Option 'speed' is not accepted (recipe r.yaml;"),
         ("optim: {speed: 3}", "Group 'optim' does not accept option 'speed' (recipe r.yaml;"),
-        ("model: {mmtransformer: {num_future: 9, speed: 3}}", "Option 'speed' is not accepted (recipe r.yaml;"),
-        ("model: {mmtransformer: {modes: 6}}", "model.mmtransformer: the following arguments are required: num_future"),
-        ("model: {mmtransformer: {num_future: many}}", "num_future: Expected a int. Got value: many"),
-        ("data: {learn_from: nobody}", "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;"),
+        (
+            "model: {mmtransformer: {num_future: 9, speed: 3}}",
+            "Option 'speed' is not accepted (recipe r.yaml;",
+        ),
+        (
+            "model: {mmtransformer: {modes: 6}}",
+            "model.mmtransformer: the following arguments are required: num_future",
+        ),
+        (
+            "model: {mmtransformer: {num_future: many}}",
+            "num_future: Expected a int. Got value: many",
+        ),
+        (
+            "data: {learn_from: nobody}",
+            "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;",
+        ),
         ("seed: 0100", "line 1: 0100 is not a decimal number"),
         ("trainer: {minutes: 1:30}", "line 1: 1:30 is not a decimal number"),
         ("trainer: {minutes: 1:30.5}", "line 1: 1:30.5 is not a decimal number"),
@@ -121,10 +154,16 @@ def test_an_unreadable_recipe_is_one_error_line(fails: Fails, text: str, expecte
 
 INVALID = {  # tests/uses/values.py has values outside their ranges
     "model.mmtransformer.block.heads": (3, "model: heads 3 does not divide width 16"),
-    "model.mmtransformer.social_layers": ("[1,0]", "social_layers: (1, 0), expected at least one decoder layer"),
+    "model.mmtransformer.social_layers": (
+        "[1,0]",
+        "social_layers: (1, 0), expected at least one decoder layer",
+    ),
     "model.mmtransformer.num_future": (13, "model.mmtransformer.num_future: 13, but "),
     "model.mmtransformer.max_history": (4, "model.mmtransformer.max_history: 4, but "),
-    "model.constant_velocity": ("{}", "model: give exactly one of constant_velocity, mmtransformer"),
+    "model.constant_velocity": (
+        "{}",
+        "model: give exactly one of constant_velocity, mmtransformer",
+    ),
     "data.batch.frame": (Frame.AGENT.name, "data.batch.frame: AGENT"),
 }
 
@@ -136,12 +175,23 @@ def test_an_invalid_value_is_refused(store: Path, fails: Fails, field: str) -> N
     assert expected in fails("train", "--config", "recipe.yaml", f"--{field}", value, "--out", "r")
 
 
-SET = {"cost_ade": 0.5, "single": 0.1}  # version 0.1 had this loss in every recipe, and one more field for each other loss
+SET = {
+    "cost_ade": 0.5,
+    "single": 0.1,
+}  # version 0.1 had this loss in every recipe, and one more field for each other loss
 REGIONS, OWN = {"num_future": 30, "regions": {"count": 6}}, {"own": True, "norm_first": False}
 OLD = {  # a model of version 0.1, its fields of losses, the loss of today
-    "mmtransformer": ({"num_future": 30, "max_neighbours": 8, "block": {"own": False}}, {}, {"set": SET}),
+    "mmtransformer": (
+        {"num_future": 30, "max_neighbours": 8, "block": {"own": False}},
+        {},
+        {"set": SET},
+    ),
     "mmtransformer with regions": (REGIONS, {}, {"regions": {}}),
-    "mmtransformer with weights of regions": (REGIONS, {"region_loss": {"learn": "nearest"}}, {"regions": {"learn": "nearest"}}),
+    "mmtransformer with weights of regions": (
+        REGIONS,
+        {"region_loss": {"learn": "nearest"}},
+        {"regions": {"learn": "nearest"}},
+    ),
     "mmtransformer joint": ({"num_future": 30, "joint": True}, {}, {"worlds": {}}),
     "gatformer joint": (
         {"num_future": 30, "max_neighbours": 8, "joint": True},
@@ -157,7 +207,11 @@ OLD = {  # a model of version 0.1, its fields of losses, the loss of today
     "lane_set": ({"num_future": 30, "max_neighbours": 8}, {}, {"set": SET}),
     "crowd": ({"num_future": 12, "max_neighbours": 8}, {}, {"set": SET}),
     "scene_set": ({"num_future": 30}, {"scene_set_loss": None}, {"scene_set": {}}),
-    "agentformer": ({"reach_m": 0.0, "block": OWN}, {"cvae_loss": {"free": 2.0}}, {"cvae": {"free": 2.0}}),
+    "agentformer": (
+        {"reach_m": 0.0, "block": OWN},
+        {"cvae_loss": {"free": 2.0}},
+        {"cvae": {"free": 2.0}},
+    ),
     "agentformer_sampler": (
         {"cvae": {"block": OWN}, "hidden": [32, 32]},
         {"sampler_loss": {"best": 5.0}, "cvae_loss": {"free": 2.0}, "first_stage": "a.ckpt"},
@@ -172,12 +226,22 @@ def test_models_of_other_packages_are_not_upgraded() -> None:
 
 
 @pytest.mark.parametrize("case", OLD)
-def test_a_recipe_of_version_0_1_is_upgraded(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_of_version_0_1_is_upgraded(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, (model, losses, expected) = case.split(" ")[0], OLD[case]
     losses = dict.fromkeys(("mixture_loss", "region_loss", "world_loss", "scene_set_loss")) | losses
-    old = {"model": dict.fromkeys(MODELS) | {name: model}, "loss": SET, "data": {"train": "a", "val": "a"}} | losses
+    old = {
+        "model": dict.fromkeys(MODELS) | {name: model},
+        "loss": SET,
+        "data": {"train": "a", "val": "a"},
+    } | losses
     new = upgrade_recipe(old)
-    assert new["loss"] == expected and not [field for field in new if field.endswith("_loss")] and upgrade_recipe(new) == new
+    assert (
+        new["loss"] == expected
+        and not [field for field in new if field.endswith("_loss")]
+        and upgrade_recipe(new) == new
+    )
     text = yaml.safe_dump(old).replace("    reach_m: 0.0\n", "")
     text = text.replace("max_neighbours: ", "max_neighbors: ").replace("own: ", "agent_aware: ")
     assert new["model"] == yaml.safe_load(text)["model"]
@@ -188,7 +252,9 @@ def test_a_recipe_of_version_0_1_is_upgraded(case: str, tmp_path: Path, monkeypa
     assert parsed(monkeypatch, "--config", tmp_path / "old.yaml").loss == config.loss
 
 
-WRONG: dict[type, list[object]] = {  # by type of a valid value; all are wrong in every field of this type
+WRONG: dict[
+    type, list[object]
+] = {  # by type of a valid value; all are wrong in every field of this type
     bool: [0, "yes", None, 1.0, []],
     int: [-1, 1.5, True, "cpu", 10**20, float("nan"), [], {}],
     float: [-1e-9, 1e30, float("nan"), float("inf"), -float("inf"), True, "1 m", [], {}],
@@ -211,20 +277,31 @@ def config_classes(kind: Any) -> Iterator[Any]:
 CLASSES = {kind for task in TASKS.values() for kind in config_classes(task.recipe)}
 
 
-@pytest.mark.parametrize("kind", sorted(CLASSES - {TrainConfig}, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    sorted(CLASSES - {TrainConfig}, key=lambda kind: kind.__name__),
+    ids=lambda kind: kind.__name__,
+)
 def test_every_field_of_every_config_has_a_type_and_a_range(kind: Any) -> None:
-    plain = to_plain(kind(**{item.name: 12 for item in fields(kind) if item.default is item.default_factory}))
+    plain = to_plain(
+        kind(**{item.name: 12 for item in fields(kind) if item.default is item.default_factory})
+    )
     for name, value in plain.items():
         for wrong in WRONG.get(type(value), []):  # classes of inner configs have their own cases
             with pytest.raises(TrajformerError) as error:
                 pytest.fail(f"{name} accepts {wrong!r}: {from_plain(kind, plain | {name: wrong})}")
-            assert name in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 500
+            assert (
+                name in str(error.value)
+                and "\n" not in str(error.value)
+                and len(str(error.value)) < 500
+            )
 
 
 def test_a_plug_in_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = EntryPoint("mine", "no_such_package.model:Config", "trajformer.models")
-    monkeypatch.setattr(errors, "entry_points", lambda group: [missing])
+    monkeypatch.setattr(config, "entry_points", lambda group: [missing])
     with pytest.raises(
-        TrajformerError, match=r"entry point mine of trajformer\.models: no_such_package.* cannot be imported: Mod"
+        TrajformerError,
+        match=r"entry point mine of trajformer\.models: no_such_package.* cannot be imported: Mod",
     ):
-        errors.load_plugins("trajformer.models")
+        config.load_plugins("trajformer.models")

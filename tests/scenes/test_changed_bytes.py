@@ -16,7 +16,12 @@ from trajformer.scenes.resample import resample_store
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
-CHANGES, SHARDS, FIRST, FULL = 1000, 12, 2, 5  # scenes of a shard when it is first written, and when it is complete
+CHANGES, SHARDS, FIRST, FULL = (
+    1000,
+    12,
+    2,
+    5,
+)  # scenes of a shard when it is first written, and when it is complete
 DONE = "val"  # the split that is written last
 
 
@@ -42,11 +47,17 @@ def test_verify_finds_each_changed_byte(tmp_path: Path) -> None:
     assert missed == []
 
 
-@pytest.mark.parametrize(("seeds", "change"), [((3, 4), r"\d+ bytes, expected \d+"), ((1, 2, 3), "3 scenes, expected 2")])
-def test_a_shard_that_changes_after_opening_is_refused(tmp_path: Path, seeds: tuple[int, ...], change: str) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "change"), [((3, 4), r"\d+ bytes, expected \d+"), ((1, 2, 3), "3 scenes, expected 2")]
+)
+def test_a_shard_that_changes_after_opening_is_refused(
+    tmp_path: Path, seeds: tuple[int, ...], change: str
+) -> None:
     make_store(tmp_path)
     store, path = SceneStore(tmp_path, "train"), shard_path(tmp_path, "train", 1)
-    write_shard(path, [random_scene(seed, agents=9) for seed in seeds], ShardInfo("random", "train"))
+    write_shard(
+        path, [random_scene(seed, agents=9) for seed in seeds], ShardInfo("random", "train")
+    )
     for read in (lambda: store[4], store.scene_ids, store.sizes, lambda: store.find(["scene-4"])):
         with pytest.raises(StoreError, match=rf"00001\.arrow: {change}: the file has changed"):
             read()
@@ -81,7 +92,11 @@ def read_until_done(root: Path) -> tuple[int, list[str]]:
                 assert fingerprint(scene) == expected[scene.scene_id], scene.scene_id
                 ids.append(scene.scene_id)
         except StoreError as error:
-            assert "no such store" in str(error) or "no split" in str(error) or "has changed" in str(error), error
+            assert (
+                "no such store" in str(error)
+                or "no split" in str(error)
+                or "has changed" in str(error)
+            ), error
             assert not done, error
         count += len(ids)
         if done:

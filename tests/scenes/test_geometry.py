@@ -33,7 +33,9 @@ def test_wrap_keeps_the_direction_and_stays_in_range(angle: float) -> None:
     wrapped = float(wrap(np.array(angle)))
     assert -math.pi <= wrapped <= math.pi
     close([math.cos(wrapped), math.sin(wrapped)], [math.cos(angle), math.sin(angle)], 1e-9)
-    close(wrap(np.array(wrapped + 2 * math.pi)) - wrapped if abs(wrapped) < 3.14 else 0.0, 0.0, 1e-9)
+    close(
+        wrap(np.array(wrapped + 2 * math.pi)) - wrapped if abs(wrapped) < 3.14 else 0.0, 0.0, 1e-9
+    )
     assert float(wrap(torch.tensor(angle, dtype=torch.float64))) == wrapped
 
 
@@ -56,7 +58,9 @@ def test_frames_by_hand(array: Any) -> None:
 
 
 @given(metres, metres, poses)
-def test_to_frame_and_from_frame_are_inverse(x: float, y: float, pose: tuple[float, float, float]) -> None:
+def test_to_frame_and_from_frame_are_inverse(
+    x: float, y: float, pose: tuple[float, float, float]
+) -> None:
     for build in LIBRARIES:
         point, frame = build([x, y]), build(pose)
         close(from_frame(to_frame(point, frame), frame), point, 1e-9)
@@ -64,7 +68,9 @@ def test_to_frame_and_from_frame_are_inverse(x: float, y: float, pose: tuple[flo
 
 
 @given(poses, poses)
-def test_relative_poses_compose(first: tuple[float, float, float], second: tuple[float, float, float]) -> None:
+def test_relative_poses_compose(
+    first: tuple[float, float, float], second: tuple[float, float, float]
+) -> None:
     a, b = np.array(first), np.array(second)
     forward = relative_pose(a, b)
     close(from_frame(forward[:2], b), a[:2], 1e-9)
@@ -89,18 +95,27 @@ def test_shapes_broadcast_and_both_libraries_agree() -> None:
     close(relative_pose(torch.from_numpy(many), torch.from_numpy(one)), grid)
     close(grid[2, 3], relative_pose(many[2, 0], one[0, 3]))
     for pose in (np.ones((2, 3), np.float32), torch.ones(2, 3)):
-        for value in (wrap(pose), rotate(pose[:, :2], pose[:, 2]), to_frame(pose[:, :2], pose), relative_pose(pose, pose)):
+        for value in (
+            wrap(pose),
+            rotate(pose[:, :2], pose[:, 2]),
+            to_frame(pose[:, :2], pose),
+            relative_pose(pose, pose),
+        ):
             assert type(value) is type(pose) and value.dtype == pose.dtype
 
 
 def pieces(*lines: Any, points: int = 5, length: float = 20.0) -> tuple[np.ndarray, np.ndarray]:
     offset = np.cumsum([0, *map(len, lines)]).astype(np.int32)
-    return resample(np.concatenate([np.asarray(line, np.float32) for line in lines]), offset, points, length)
+    return resample(
+        np.concatenate([np.asarray(line, np.float32) for line in lines]), offset, points, length
+    )
 
 
 def test_points_are_equidistant_in_arc_length_on_a_closed_ring() -> None:
     out, _ = pieces([(0, 0), (4, 0), (4, 4), (0, 4), (0, 0)], points=9)
-    np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (4, 2), (4, 4), (2, 4), (0, 4), (0, 2), (0, 0)], atol=1e-6)
+    np.testing.assert_allclose(
+        out[0], [(0, 0), (2, 0), (4, 0), (4, 2), (4, 4), (2, 4), (0, 4), (0, 2), (0, 0)], atol=1e-6
+    )
 
 
 def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
@@ -113,7 +128,11 @@ def test_the_number_of_pieces_does_not_depend_on_rounding() -> None:
 
 
 def test_repeated_and_coinciding_points() -> None:
-    out, owner = pieces([(0, 0), (0, 0), (4, 0), (4, 0), (4, 0), (8, 0), (8, 0)], [(2, 3), (2, 3)], [(2, 3), (2, 3), (2, 5)])
+    out, owner = pieces(
+        [(0, 0), (0, 0), (4, 0), (4, 0), (4, 0), (8, 0), (8, 0)],
+        [(2, 3), (2, 3)],
+        [(2, 3), (2, 3), (2, 5)],
+    )
     assert owner.tolist() == [0, 1, 2]
     np.testing.assert_allclose(out[0], [(0, 0), (2, 0), (4, 0), (6, 0), (8, 0)], atol=1e-6)
     assert (out[1] == (2, 3)).all()
@@ -131,14 +150,25 @@ walks = st.lists(st.tuples(st.floats(-40, 40), st.floats(-40, 40)), min_size=2, 
 
 @settings(max_examples=60)
 @given(st.lists(walks, min_size=1, max_size=5), st.integers(2, 12), st.floats(3.0, 50.0))
-def test_pieces_cover_every_line_evenly(lines: list[list[tuple[float, float]]], points: int, length: float) -> None:
+def test_pieces_cover_every_line_evenly(
+    lines: list[list[tuple[float, float]]], points: int, length: float
+) -> None:
     out, owner = pieces(*lines, points=points, length=length)
-    assert np.isfinite(out).all() and (np.diff(owner) >= 0).all() and set(owner) == set(range(len(lines)))
+    assert (
+        np.isfinite(out).all()
+        and (np.diff(owner) >= 0).all()
+        and set(owner) == set(range(len(lines)))
+    )
     for number, line in enumerate(lines):
         steps = np.diff(np.asarray(line, np.float32).astype(np.float64), axis=0)
         parts, total = out[owner == number], float(np.hypot(*steps.T).sum())
-        assert len(parts) == pytest.approx(max(math.ceil(total / length), 1), abs=int(total % length < 1e-3))
+        assert len(parts) == pytest.approx(
+            max(math.ceil(total / length), 1), abs=int(total % length < 1e-3)
+        )
         np.testing.assert_allclose([parts[0, 0], parts[-1, -1]], [line[0], line[-1]], atol=1e-3)
         np.testing.assert_allclose(parts[1:, 0], parts[:-1, -1], atol=1e-3)
-        assert np.hypot(*np.moveaxis(np.diff(parts, axis=1), -1, 0)).max() <= total / len(parts) / (points - 1) + 1e-3
+        assert (
+            np.hypot(*np.moveaxis(np.diff(parts, axis=1), -1, 0)).max()
+            <= total / len(parts) / (points - 1) + 1e-3
+        )
         assert total / len(parts) <= length * (1 + 1e-4)

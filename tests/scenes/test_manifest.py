@@ -15,7 +15,13 @@ import pytest
 from support.stores import make_store, problems, random_scene
 
 from trajformer.errors import StoreError
-from trajformer.scenes.manifest import MANIFEST, count_scenes, read_manifest, shard_sizes, write_manifest
+from trajformer.scenes.manifest import (
+    MANIFEST,
+    count_scenes,
+    read_manifest,
+    shard_sizes,
+    write_manifest,
+)
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
 
@@ -55,7 +61,13 @@ def replace_entry(root: Path, text: str, keys: tuple[Any, ...], value: Any) -> N
 
 
 def all_keys(value: Any, keys: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [keys, *(path for key, part in inner for path in all_keys(part, (*keys, key)))]
 
 
@@ -71,22 +83,35 @@ def test_manifest_values_of_another_type_are_refused(tmp_path: Path) -> None:
             if keys and isinstance(entry(manifest, keys), type(value)):
                 continue
             replace_entry(tmp_path, text, keys, value)
-            with pytest.raises(StoreError, match=r"manifest\.json: .*(schema_version|not a valid manifest entry)"):
+            with pytest.raises(
+                StoreError, match=r"manifest\.json: .*(schema_version|not a valid manifest entry)"
+            ):
                 problems(tmp_path)
-            assert count_scenes(tmp_path, "train", shard_sizes(tmp_path / "train")) == {"00000.arrow": 3, "00001.arrow": 2}
+            assert count_scenes(tmp_path, "train", shard_sizes(tmp_path / "train")) == {
+                "00000.arrow": 3,
+                "00001.arrow": 2,
+            }
 
 
 def test_manifest_values_that_differ_from_the_shards(tmp_path: Path) -> None:
     make_store(tmp_path)
     text = (tmp_path / MANIFEST).read_text()
-    for end in (("scenes",), ("bytes",), ("shards", 0, "scenes"), ("shards", 0, "bytes"), ("shards", 0, "sha256")):
+    for end in (
+        ("scenes",),
+        ("bytes",),
+        ("shards", 0, "scenes"),
+        ("shards", 0, "bytes"),
+        ("shards", 0, "sha256"),
+    ):
         keys = ("splits", "train", *end)
         value = entry(json.loads(text), keys)
         replace_entry(tmp_path, text, keys, value + (1 if isinstance(value, int) else "0"))
         assert len(problems(tmp_path)) == 1, keys
     for name, value in (("source", ["elsewhere"]), ("skipped", []), ("source", [1])):
         replace_entry(tmp_path, text, ("splits", "train", name), value)
-        assert problems(tmp_path) == [f"{tmp_path / MANIFEST}: train: does not agree with its shards"]
+        assert problems(tmp_path) == [
+            f"{tmp_path / MANIFEST}: train: does not agree with its shards"
+        ]
 
 
 def move_shard_outside(root: Path) -> None:
@@ -99,14 +124,21 @@ def move_shard_outside(root: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda root: shard_path(root, "train", 1).unlink(), "00001.arrow: listed in the manifest but missing"),
+    "missing": (
+        lambda root: shard_path(root, "train", 1).unlink(),
+        "00001.arrow: listed in the manifest but missing",
+    ),
     "extra": (
-        lambda root: shard_path(root, "train", 7).write_bytes(shard_path(root, "train", 0).read_bytes()),
+        lambda root: shard_path(root, "train", 7).write_bytes(
+            shard_path(root, "train", 0).read_bytes()
+        ),
         "train/00007.arrow: on disk but not in the manifest",
     ),
     "elsewhere": (move_shard_outside, "listed in the manifest but missing"),
     "another split": (
-        lambda root: shutil.copytree(root / "train", root / "val", ignore=lambda *_: ["00001.arrow"]),
+        lambda root: shutil.copytree(
+            root / "train", root / "val", ignore=lambda *_: ["00001.arrow"]
+        ),
         "val/00000.arrow: on disk but not in the manifest",
     ),
 }
@@ -123,8 +155,14 @@ def test_verify_names_the_shard(tmp_path: Path, case: str) -> None:
 
 def test_verify_validates_scenes(tmp_path: Path) -> None:
     broken = replace(random_scene(0), agent_kind=random_scene(0).agent_kind + np.uint8(100))
-    write_shard(shard_path(tmp_path, "train", 0), [random_scene(1), broken], ShardInfo("random", "train"))
-    write_shard(shard_path(tmp_path, "train", 1), [random_scene(9), random_scene(1)], ShardInfo("random", "train"))
+    write_shard(
+        shard_path(tmp_path, "train", 0), [random_scene(1), broken], ShardInfo("random", "train")
+    )
+    write_shard(
+        shard_path(tmp_path, "train", 1),
+        [random_scene(9), random_scene(1)],
+        ShardInfo("random", "train"),
+    )
     write_shard(shard_path(tmp_path, "val", 0), [random_scene(1)], ShardInfo("random", "val"))
     write_manifest(tmp_path)
     unknown, twice = problems(tmp_path)
@@ -132,7 +170,9 @@ def test_verify_validates_scenes(tmp_path: Path) -> None:
     assert "00001.arrow: row 1: scene scene-1: occurs twice in its split" in twice
 
 
-def test_verify_reports_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_a_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_store(tmp_path)
 
     def fail(path: Path) -> str:

@@ -57,7 +57,9 @@ def test_the_recorded_steps_are_kept_and_the_same_clock_changes_nothing() -> Non
     assert scenes_equal(resample_scene(scene), scene)
     twice = resample_scene(resample_scene(scene, PERIOD_S / 4), PERIOD_S)
     for name in ("position", "velocity", "valid", "heading"):
-        np.testing.assert_array_equal(getattr(twice, name), getattr(scene, name)[:, : twice.num_steps], name)
+        np.testing.assert_array_equal(
+            getattr(twice, name), getattr(scene, name)[:, : twice.num_steps], name
+        )
     short = resample_scene(scene, num_history=4, num_future=3)
     kept = slice(scene.num_history - 4, scene.num_history + 3)
     np.testing.assert_array_equal(short.position, scene.position[:, kept])
@@ -71,10 +73,14 @@ def test_gaps_stay_gaps_and_observed_steps_use_observed_steps_only() -> None:
     assert not fine.position[1][~fine.valid[1]].any()
     other = hide(scene, 0, slice(H, H + F))
     for name in ("position", "heading", "velocity", "valid"):
-        past, expected = (getattr(resample_scene(s, 0.03), name)[:, : fine.num_history] for s in (other, scene))
+        past, expected = (
+            getattr(resample_scene(s, 0.03), name)[:, : fine.num_history] for s in (other, scene)
+        )
         np.testing.assert_array_equal(past, expected, name)
     test = make_scene(4, with_future=False)
-    assert (half := resample_scene(test, 2 * PERIOD_S)).num_steps == half.num_history and half.num_future == test.num_future // 2
+    assert (
+        half := resample_scene(test, 2 * PERIOD_S)
+    ).num_steps == half.num_history and half.num_future == test.num_future // 2
 
 
 def test_periods_with_rounding_errors_are_whole_multiples() -> None:
@@ -82,26 +88,48 @@ def test_periods_with_rounding_errors_are_whole_multiples() -> None:
     result = resample_scene(scene, 0.1)
     assert (result.num_history, result.num_future) == (61, 60)
     shorter = replace(scene, valid=scene.valid & (np.arange(361) < 360))
-    shorter = replace(shorter, **{name: getattr(scene, name) * shorter.valid[..., None] for name in ("position", "velocity")})
+    shorter = replace(
+        shorter,
+        **{
+            name: getattr(scene, name) * shorter.valid[..., None]
+            for name in ("position", "velocity")
+        },
+    )
     shorter = replace(shorter, heading=scene.heading * shorter.valid)
-    assert np.array_equal(resample_scene(shorter, 0.1).valid[:, :-1], result.valid[:, :-1]) and result.valid.all()
+    assert (
+        np.array_equal(resample_scene(shorter, 0.1).valid[:, :-1], result.valid[:, :-1])
+        and result.valid.all()
+    )
     assert np.array_equal(result.position[:, :61], scene.position[:, :181:3])
 
 
 def test_a_resampled_store_lists_scenes_that_are_too_short(tmp_path: Path) -> None:
     """The random scenes have 2 to 5 observed steps and 1 to 6 to predict."""
     scenes = make_store(tmp_path / "store", (6, 5), clock={})
-    manifest = resample_store(tmp_path / "store", tmp_path / "new", lambda paths, total: paths, num_history=3, num_future=2)
+    manifest = resample_store(
+        tmp_path / "store",
+        tmp_path / "new",
+        lambda paths, total: paths,
+        num_history=3,
+        num_future=2,
+    )
     long_enough = [scene for scene in scenes if scene.num_history >= 3 and scene.num_future >= 2]
     assert 0 < len(long_enough) < len(scenes)
     store = SceneStore(tmp_path / "new", "train")
     assert store.scene_ids() == [scene.scene_id for scene in long_enough]
     assert {(scene.num_history, scene.num_future) for scene in store} == {(3, 2)}
     skipped = {entry["input"] for entry in manifest["splits"]["train"]["skipped"]}
-    assert skipped == {"bad-0", "bad-1"} | {scene.scene_id for scene in scenes if scene not in long_enough}
+    assert skipped == {"bad-0", "bad-1"} | {
+        scene.scene_id for scene in scenes if scene not in long_enough
+    }
     assert Shard(shard_path(tmp_path / "new", "train", 1)).info.source == "random"
     assert json.loads((tmp_path / "new" / RESAMPLED).read_text())["num_history"] == 3
-    assert problems(tmp_path / "new") == [] and [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+    assert (
+        problems(tmp_path / "new") == []
+        and [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+    )
     with pytest.raises(StoreError, match="num_history: 9 steps"):
-        resample_store(tmp_path / "store", tmp_path / "none", lambda paths, total: paths, num_history=9)
+        resample_store(
+            tmp_path / "store", tmp_path / "none", lambda paths, total: paths, num_history=9
+        )
     assert not (tmp_path / "none").exists()

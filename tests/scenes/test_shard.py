@@ -26,20 +26,30 @@ from trajformer.scenes.shard import (
 from trajformer.scenes.store import SceneStore
 
 
-def rewrite(path: Path, change: Callable[[pa.RecordBatch], pa.RecordBatch], **metadata: object) -> None:
+def rewrite(
+    path: Path, change: Callable[[pa.RecordBatch], pa.RecordBatch], **metadata: object
+) -> None:
     batch = change(pa.ipc.open_file(path).get_batch(0))
     key = b"trajformer"
     metadata_json = json.dumps(json.loads(batch.schema.metadata[key]) | metadata).encode()
-    batch = batch.replace_schema_metadata({key: metadata_json} if metadata != {"scenes": "none"} else None)
+    batch = batch.replace_schema_metadata(
+        {key: metadata_json} if metadata != {"scenes": "none"} else None
+    )
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
 
 
-def with_column(name: str, change: Callable[[pa.Array], pa.Array]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    return lambda rows: rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), change(rows.column(name)))
+def with_column(
+    name: str, change: Callable[[pa.Array], pa.Array]
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    return lambda rows: rows.set_column(
+        rows.schema.get_field_index(name), rows.schema.field(name), change(rows.column(name))
+    )
 
 
-def with_lists(name: str, end: Callable[[np.ndarray], int]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def with_lists(
+    name: str, end: Callable[[np.ndarray], int]
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """The same values, but the list of the first row ends elsewhere."""
 
     def change(column: pa.Array) -> pa.Array:
@@ -51,10 +61,22 @@ def with_lists(name: str, end: Callable[[np.ndarray], int]) -> Callable[[pa.Reco
 
 
 BROKEN: dict[str, tuple[Callable[[pa.RecordBatch], pa.RecordBatch], str]] = {
-    **{f"{name} moved": (with_lists(name, lambda o: o[1] + 1), "row 0: .* values, expected") for name in LISTS | OPTIONAL},
-    **{f"{n} backwards": (with_lists(n, lambda o: o[-1] + 8), f"{n} has impossible offsets") for n in LISTS | OPTIONAL},
-    "more steps": (with_column("num_steps", lambda c: pa.array([10**9] * len(c), c.type)), "row 0: valid has"),
-    "fewer steps": (with_column("num_steps", lambda c: pa.array([-1] * len(c), c.type)), "row 0: valid has"),
+    **{
+        f"{name} moved": (with_lists(name, lambda o: o[1] + 1), "row 0: .* values, expected")
+        for name in LISTS | OPTIONAL
+    },
+    **{
+        f"{n} backwards": (with_lists(n, lambda o: o[-1] + 8), f"{n} has impossible offsets")
+        for n in LISTS | OPTIONAL
+    },
+    "more steps": (
+        with_column("num_steps", lambda c: pa.array([10**9] * len(c), c.type)),
+        "row 0: valid has",
+    ),
+    "fewer steps": (
+        with_column("num_steps", lambda c: pa.array([-1] * len(c), c.type)),
+        "row 0: valid has",
+    ),
     "null": (with_column("num_steps", lambda c: pa.array([None] * len(c), c.type)), "no nulls"),
     "a column less": (lambda batch: batch.drop_columns(["heading"]), "columns differ"),
     "a row less": (lambda batch: batch.slice(1), "2 scenes, expected 3 from the metadata"),
@@ -73,9 +95,17 @@ def test_inconsistent_columns_are_refused(tmp_path: Path, case: str) -> None:
 
 def test_damaged_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "0.arrow"
-    write_shard(path, [random_scene(0, agent_id=("one", "two", "six")), random_scene(1)], ShardInfo("random", "train"))
+    write_shard(
+        path,
+        [random_scene(0, agent_id=("one", "two", "six")), random_scene(1)],
+        ShardInfo("random", "train"),
+    )
     whole = path.read_bytes()
-    for before, after in ((b"one\ntwo", b"one two"), (b"one\ntwo", b"one\n\xff\xfe\xfd"), (b"two\nsix", b"t\n\n\n\n\nx")):
+    for before, after in (
+        (b"one\ntwo", b"one two"),
+        (b"one\ntwo", b"one\n\xff\xfe\xfd"),
+        (b"two\nsix", b"t\n\n\n\n\nx"),
+    ):
         assert whole.count(before) == 1
         path.write_bytes(whole.replace(before, after))
         with pytest.raises(StoreError, match=r"0\.arrow: row 0: damaged"):
@@ -90,13 +120,22 @@ def test_damaged_text_is_refused(tmp_path: Path) -> None:
         rewrite(path, with_column("scene_id", lambda ids: pa.array(["a", None], ids.type)))
 
 
-OFFSETS = {"first": [1, 3, 8, 15], "negative": [-4, 3, 8, 15], "backwards": [0, 9, 8, 15], "last": [0, 3, 8, 999]}
+OFFSETS = {
+    "first": [1, 3, 8, 15],
+    "negative": [-4, 3, 8, 15],
+    "backwards": [0, 9, 8, 15],
+    "last": [0, 3, 8, 999],
+}
 
 
 @pytest.mark.parametrize("case", OFFSETS)
 def test_impossible_text_offsets_are_refused(tmp_path: Path, case: str) -> None:
     path = tmp_path / "0.arrow"
-    write_shard(path, [random_scene(0, scene_id=name) for name in ("one", "three", "seventh")], ShardInfo("random", "train"))
+    write_shard(
+        path,
+        [random_scene(0, scene_id=name) for name in ("one", "three", "seventh")],
+        ShardInfo("random", "train"),
+    )
     offsets = np.array([0, 3, 8, 15], np.int32).tobytes()
     content = path.read_bytes()
     assert content.count(offsets) == 1
@@ -135,7 +174,12 @@ def test_flipped_bits_never_crash(tmp_path: Path) -> None:
 
 def read_all(root: Path) -> None:
     """Read all ids, sizes and scenes; only StoreError is accepted."""
-    for use in (SceneStore.scene_ids, SceneStore.sizes, SceneStore.index, lambda store: store.find(["scene-3"])):
+    for use in (
+        SceneStore.scene_ids,
+        SceneStore.sizes,
+        SceneStore.index,
+        lambda store: store.find(["scene-3"]),
+    ):
         with suppress(StoreError):
             use(SceneStore(root, "train"))
     with suppress(StoreError):
@@ -157,10 +201,15 @@ def test_a_file_that_is_not_a_shard(tmp_path: Path, metadata: dict[str, object])
 
 def test_columns_of_optional_fields_exist_only_if_needed(tmp_path: Path) -> None:
     plain, full = random_scene(0, optional=False), random_scene(1, optional=True)
-    for name, scenes, schema in (("plain", [plain], SCHEMA.names), ("full", [plain, full], [*SCHEMA.names, *OPTIONAL])):
+    for name, scenes, schema in (
+        ("plain", [plain], SCHEMA.names),
+        ("full", [plain, full], [*SCHEMA.names, *OPTIONAL]),
+    ):
         write_shard(tmp_path / name, scenes, ShardInfo("random", "train"))
         assert pa.ipc.open_file(tmp_path / name).schema.names == schema
-        assert all(same_bits(Shard(tmp_path / name).scene(row), scene) for row, scene in enumerate(scenes))
+        assert all(
+            same_bits(Shard(tmp_path / name).scene(row), scene) for row, scene in enumerate(scenes)
+        )
 
 
 INVALID = {"agent_size": np.zeros((2, 2), np.float32), "light_lane": np.array([0, 2], np.int32)}

@@ -9,18 +9,40 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.stores import make_store, problems, random_scene, read_elsewhere, same_bits, write_elsewhere
+from support.stores import (
+    make_store,
+    problems,
+    random_scene,
+    read_elsewhere,
+    same_bits,
+    write_elsewhere,
+)
 
 from trajformer.errors import StoreError
 from trajformer.scenes import manifest
 from trajformer.scenes import store as store_module
 from trajformer.scenes.manifest import MANIFEST, write_manifest
 from trajformer.scenes.scene import MAX_ORIGIN_M, Scene, scenes_equal
-from trajformer.scenes.shard import Shard, ShardInfo, read_scene_ids, read_shard_info, shard_path, write_shard
+from trajformer.scenes.shard import (
+    Shard,
+    ShardInfo,
+    read_scene_ids,
+    read_shard_info,
+    shard_path,
+    write_shard,
+)
 from trajformer.scenes.store import SceneStore
 
-FILE_NAMES = st.text(st.characters(codec="utf-8", exclude_categories="CZ", exclude_characters="./\\"), min_size=1, max_size=40)
-NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=200)
+FILE_NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories="CZ", exclude_characters="./\\"),
+    min_size=1,
+    max_size=40,
+)
+NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]),
+    min_size=1,
+    max_size=200,
+)
 ORIGINS = st.floats(-MAX_ORIGIN_M, MAX_ORIGIN_M, allow_subnormal=True)
 
 
@@ -31,10 +53,20 @@ def scenes(draw: st.DrawFn) -> Scene:
     names["agent_id"] = tuple(draw(st.lists(NAMES, min_size=agents, max_size=agents, unique=True)))
     names |= {"city": draw(NAMES | st.just("")), "origin": np.array([draw(ORIGINS), draw(ORIGINS)])}
     names["period_s"] = draw(st.floats(0, 60, exclude_min=True, exclude_max=True))
-    return random_scene(draw(st.integers(0, 2**32)), agents, lanes, draw(st.booleans()), odd=draw(st.booleans()), **names)
+    return random_scene(
+        draw(st.integers(0, 2**32)),
+        agents,
+        lanes,
+        draw(st.booleans()),
+        odd=draw(st.booleans()),
+        **names,
+    )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(written=st.lists(scenes(), max_size=4))
 def test_scenes_are_restored_bit_for_bit(tmp_path: Path, written: list[Scene]) -> None:
     path = shard_path(tmp_path, "train", 0)
@@ -56,7 +88,9 @@ def test_another_process_reads_the_same_scenes_and_writes_the_same_bytes(tmp_pat
     assert same_bits(store[4], scenes[4])  # a shard is open
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         written = pool.submit(write_elsewhere, second)
-        assert pool.submit(read_elsewhere, store).result() == written.result() == read_elsewhere(store)
+        assert (
+            pool.submit(read_elsewhere, store).result() == written.result() == read_elsewhere(store)
+        )
     for path in first.rglob("*.*"):
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
     assert not list(tmp_path.rglob("*.tmp"))
@@ -79,7 +113,11 @@ def test_a_store_is_a_sequence(tmp_path: Path) -> None:
 def test_scenes_are_found_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_store(tmp_path, (2, 0, 3, 1))
     opened: list[str] = []
-    monkeypatch.setattr(store_module, "read_scene_ids", lambda path: opened.append(path.name) or read_scene_ids(path))
+    monkeypatch.setattr(
+        store_module,
+        "read_scene_ids",
+        lambda path: opened.append(path.name) or read_scene_ids(path),
+    )
     store = SceneStore(tmp_path, "train")
     assert store.find(["scene-3", "scene-0", "scene-3"]) == [3, 0, 3]
     assert opened == ["00000.arrow", "00001.arrow", "00002.arrow"], "later shards are not read"
@@ -95,20 +133,39 @@ def test_the_index_has_one_row_per_scene(tmp_path: Path) -> None:
     scenes = make_store(tmp_path, (2, 0, 3))
     index = SceneStore(tmp_path, "train").index()
     assert len(index) == 5 and index.index.tolist() == list(range(5))
-    for name in ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future", "num_agents", "num_polylines"):
+    for name in (
+        "scene_id",
+        "source",
+        "split",
+        "city",
+        "period_s",
+        "num_history",
+        "num_future",
+        "num_agents",
+        "num_polylines",
+    ):
         assert index[name].tolist() == [getattr(scene, name) for scene in scenes], name
     assert index["num_steps"].tolist() == [scene.num_steps for scene in scenes]
     assert index["num_points"].tolist() == [len(scene.point) for scene in scenes]
-    assert index[["origin_x", "origin_y"]].to_numpy().tolist() == [scene.origin.tolist() for scene in scenes]
+    assert index[["origin_x", "origin_y"]].to_numpy().tolist() == [
+        scene.origin.tolist() for scene in scenes
+    ]
 
 
-def test_opening_reads_the_manifest_and_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_reads_the_manifest_and_no_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_store(tmp_path, (2, 0, 3))
     opened: list[str] = []
-    monkeypatch.setattr(manifest, "read_shard_info", lambda path: opened.append(path.name) or read_shard_info(path))
+    monkeypatch.setattr(
+        manifest, "read_shard_info", lambda path: opened.append(path.name) or read_shard_info(path)
+    )
     assert (len(SceneStore(tmp_path, "train")), opened) == (5, [])
     (tmp_path / MANIFEST).unlink()
-    assert (len(SceneStore(tmp_path, "train")), opened) == (5, ["00000.arrow", "00001.arrow", "00002.arrow"])
+    assert (len(SceneStore(tmp_path, "train")), opened) == (
+        5,
+        ["00000.arrow", "00001.arrow", "00002.arrow"],
+    )
 
 
 def test_a_store_can_be_read_while_it_is_prepared(tmp_path: Path) -> None:
@@ -128,7 +185,11 @@ def test_a_store_can_be_read_while_it_is_prepared(tmp_path: Path) -> None:
 
 def test_shards_are_ordered_by_number(tmp_path: Path) -> None:
     for number in (100000, 99999, 2):
-        write_shard(shard_path(tmp_path, "train", number), [random_scene(number)], ShardInfo("random", "train"))
+        write_shard(
+            shard_path(tmp_path, "train", number),
+            [random_scene(number)],
+            ShardInfo("random", "train"),
+        )
     (tmp_path / "train" / "._00003.arrow").write_bytes(b"metadata that some systems add to a file")
     write_manifest(tmp_path)
     assert SceneStore(tmp_path, "train").scene_ids() == ["scene-2", "scene-99999", "scene-100000"]

@@ -31,7 +31,10 @@ def test_index_types(tmp_path: Path, limit: int) -> None:
     around = (limit - 2, limit - 1, limit, limit + 1)
     lengths = [random_scene(n, lanes=lanes, points=n) for n in around for lanes in (1, 2, 100)]
     last = [np.array([[0, n - 1, n - 1], [n - 1, 0, n - 1]], np.int32) for n in around]
-    indices = [random_scene(n, lanes=n, edge=edge, edges=3, history=2) for n, edge in zip(around, last, strict=True)]
+    indices = [
+        random_scene(n, lanes=n, edge=edge, edges=3, history=2)
+        for n, edge in zip(around, last, strict=True)
+    ]
     restore(tmp_path / "0.arrow", [*lengths, *indices])
 
 
@@ -42,7 +45,10 @@ def test_very_large_and_minimal_scenes(tmp_path: Path) -> None:
     shard = restore(tmp_path / "0.arrow", [crowd, city, random_scene(3), street])
     assert crowd.valid.shape == (3000, 110) and city.edge.max() > 1 << 16
     assert shard.sizes()[:2].tolist() == [[3000, 0, 0], [1, 70_000, 300_000]]
-    minimal = [random_scene(n, agents=1, lanes=0, future=bool(n), city="", history=2, horizon=1) for n in range(2)]
+    minimal = [
+        random_scene(n, agents=1, lanes=0, future=bool(n), city="", history=2, horizon=1)
+        for n in range(2)
+    ]
     restore(tmp_path / "1.arrow", minimal)
     restore(tmp_path / "2.arrow", [])
 
@@ -56,8 +62,17 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(1, SHARDS):
         os.link(first, shard_path(root, "train", number))
     size, digest = first.stat().st_size, checksum(first)
-    shards = [{"name": f"{n:05d}.arrow", "scenes": 3, "bytes": size, "sha256": digest} for n in range(SHARDS)]
-    split = {"scenes": 3 * SHARDS, "bytes": SHARDS * size, "source": ["random"], "skipped": [], "shards": shards}
+    shards = [
+        {"name": f"{n:05d}.arrow", "scenes": 3, "bytes": size, "sha256": digest}
+        for n in range(SHARDS)
+    ]
+    split = {
+        "scenes": 3 * SHARDS,
+        "bytes": SHARDS * size,
+        "source": ["random"],
+        "skipped": [],
+        "shards": shards,
+    }
     (root / MANIFEST).write_text(json.dumps({"schema_version": 2, "splits": {"train": split}}))
     return root
 
@@ -106,9 +121,13 @@ assert not heavy & {*sys.modules}
 """
 
 
-def test_reading_a_store_imports_numpy_and_pyarrow_and_its_commands_no_torch(tmp_path: Path) -> None:
+def test_reading_a_store_imports_numpy_and_pyarrow_and_its_commands_no_torch(
+    tmp_path: Path,
+) -> None:
     make_store(tmp_path / "store")
     done = run_python("-c", COMMANDS, tmp_path / "store", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("[3, 3, 3, 3, 3] (5, 3) []\n") and "train: 5 scenes" in done.stdout
+    assert (
+        done.stdout.startswith("[3, 3, 3, 3, 3] (5, 3) []\n") and "train: 5 scenes" in done.stdout
+    )
     assert read_shard_info(shard_path(tmp_path / "new", "train", 1))[1] == 2

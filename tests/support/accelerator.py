@@ -21,9 +21,30 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 DEVICE = "sim"
 ATEN = torch.ops.aten
-_FACTORIES = ("arange", "empty", "empty_strided", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm")
+_FACTORIES = (
+    "arange",
+    "empty",
+    "empty_strided",
+    "eye",
+    "full",
+    "linspace",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "randperm",
+)
 _FACTORIES += ("scalar_tensor", "tril_indices", "triu_indices", "zeros")
-_UNKNOWN_SIZES = {"nonzero", "masked_select", "unique", "_unique", "_unique2", "unique_dim", "unique_consecutive", "bincount"}
+_UNKNOWN_SIZES = {
+    "nonzero",
+    "masked_select",
+    "unique",
+    "_unique",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "bincount",
+}
 Waits = Counter[str]
 _counters: list[Waits] = []
 
@@ -39,7 +60,9 @@ class SimulatedTensor(Tensor):
         """The wrapper of a CPU tensor; PyTorch does not make views of wrappers in inference mode."""
         layout = inner.shape, inner.stride(), inner.storage_offset()
         with torch.inference_mode(False):
-            return Tensor._make_wrapper_subclass(cls, *layout, dtype=inner.dtype, device=f"{DEVICE}:0")
+            return Tensor._make_wrapper_subclass(
+                cls, *layout, dtype=inner.dtype, device=f"{DEVICE}:0"
+            )
 
     def __init__(self, inner: Tensor) -> None:
         self.inner = inner
@@ -54,7 +77,10 @@ class SimulatedTensor(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, tensors = kwargs or {}, list[Tensor]()
-        plain, options = _unwrap(args, tensors), {name: _unwrap(value, tensors) for name, value in kwargs.items()}
+        plain, options = (
+            _unwrap(args, tensors),
+            {name: _unwrap(value, tensors) for name, value in kwargs.items()},
+        )
         target = torch.device(kwargs.get("device") or DEVICE).type
         _check_and_count(func, args, kwargs, tensors, target)
         result = _SUBSTITUTES.get(func, func)(*plain, **options)
@@ -92,10 +118,18 @@ def _check_and_count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], t
         return
     for tensor in tensors:
         if not isinstance(tensor, SimulatedTensor) and tensor.ndim:
-            raise RuntimeError(f"{func}: expected all tensors on {DEVICE}, got one of shape {tuple(tensor.shape)} on the CPU")
+            raise RuntimeError(
+                f"{func}: expected all tensors on {DEVICE}, got one of shape {tuple(tensor.shape)} on the CPU"
+            )
     indices = args[1] if name.startswith("index") and isinstance(args[1], list | tuple) else []
-    masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
-    if name in _UNKNOWN_SIZES or masked or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+    masked = any(
+        index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices
+    )
+    if (
+        name in _UNKNOWN_SIZES
+        or masked
+        or (name == "repeat_interleave" and kwargs.get("output_size") is None)
+    ):
         _count("shape")
     if name in ("_local_scalar_dense", "equal", "is_nonzero"):
         _count("copy")
@@ -125,7 +159,9 @@ def move(module: nn.Module) -> nn.Module:
         torch.__future__.set_swap_module_params_on_conversion(False)
 
 
-def _fused_lstm_cell(gates: Tensor, hidden: Tensor, cell: Tensor, *biases: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _fused_lstm_cell(
+    gates: Tensor, hidden: Tensor, cell: Tensor, *biases: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden state, cell and workspace (the activated gates)."""
     total = gates + hidden + (sum(bias for bias in biases if bias is not None))
     i, f, g, o = total.chunk(4, 1)
@@ -135,7 +171,12 @@ def _fused_lstm_cell(gates: Tensor, hidden: Tensor, cell: Tensor, *biases: Tenso
 
 
 def _fused_lstm_cell_gradient(
-    d_hidden: Tensor | None, d_cell: Tensor | None, before: Tensor, after: Tensor, workspace: Tensor, has_bias: bool
+    d_hidden: Tensor | None,
+    d_cell: Tensor | None,
+    before: Tensor,
+    after: Tensor,
+    workspace: Tensor,
+    has_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the gates, the cell and the bias."""
     i, f, g, o = workspace.chunk(4, 1)
@@ -160,7 +201,9 @@ _MODULE = SimpleNamespace(  # the parts of `torch.cuda` that PyTorch needs for a
 
 
 def _factory(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *args, **kwargs: _wrap(func(*args, **{name: _unwrap(value, []) for name, value in kwargs.items()}))
+    return lambda *args, **kwargs: _wrap(
+        func(*args, **{name: _unwrap(value, []) for name, value in kwargs.items()})
+    )
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
@@ -176,5 +219,9 @@ for _name in _FACTORIES:
     for _overload in getattr(ATEN, _name).overloads():
         _operator = getattr(getattr(ATEN, _name), _overload)
         if any(argument.name == "device" for argument in _operator._schema.arguments):
-            _library.impl(f"{_name}.{_overload}" if _overload != "default" else _name, _factory(_operator), "PrivateUse1")
+            _library.impl(
+                f"{_name}.{_overload}" if _overload != "default" else _name,
+                _factory(_operator),
+                "PrivateUse1",
+            )
 _library.impl("_copy_from", _copy_from, "PrivateUse1")

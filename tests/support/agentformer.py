@@ -15,7 +15,9 @@ from trajformer.models.agentformer.model import AgentFormer, AgentFormerConfig, 
 from trajformer.scenes.scene import Scene
 
 BLOCK = BlockConfig(16, 2, 24, dropout=0.0, norm_first=False, agent_aware=True)
-TINY = AgentFormerConfig(samples=4, latent=3, block=BLOCK, layers=(1, 1, 2), hidden=(8,), scale_m=2.0)
+TINY = AgentFormerConfig(
+    samples=4, latent=3, block=BLOCK, layers=(1, 1, 2), hidden=(8,), scale_m=2.0
+)
 ROAD = RoadConfig(60.0, 30, 8)
 VARIANTS = {
     "plain": TINY,
@@ -52,5 +54,7 @@ def random_model(config: AgentFormerConfig, seed: int = 0) -> AgentFormer:
 def fixed_noise(noise: Tensor) -> Iterator[None]:
     """Within it, `torch.randn` returns the first entries of `noise` along each axis."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randn", lambda *shape, **_: noise[tuple(slice(size) for size in shape)].clone())
+        patch.setattr(
+            torch, "randn", lambda *shape, **_: noise[tuple(slice(size) for size in shape)].clone()
+        )
         yield

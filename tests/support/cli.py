@@ -19,7 +19,11 @@ def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     capsys.readouterr()
     assert run(*words) in (1, 2)
     text = capsys.readouterr().err
-    assert text.startswith(f"trajformer {words[0]}: ") and text.count("\n") == 1 and text.endswith("\n"), text
+    assert (
+        text.startswith(f"trajformer {words[0]}: ")
+        and text.count("\n") == 1
+        and text.endswith("\n")
+    ), text
     return text
 
 

@@ -12,8 +12,18 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.heads.translation import PAD
 from trajformer.heads.vit import ViTConfig
 
-WIDTH, HEADS, INNER, LAYERS, CLASSES, PATCH, SIZE = 32, 4, 48, 3, 5, 4, 16  # of the Vision Transformers
-BLOCK = BlockConfig(width=WIDTH, heads=HEADS, feedforward=INNER, dropout=0.0, activation="gelu", norm_eps=1e-6)
+WIDTH, HEADS, INNER, LAYERS, CLASSES, PATCH, SIZE = (
+    32,
+    4,
+    48,
+    3,
+    5,
+    4,
+    16,
+)  # of the Vision Transformers
+BLOCK = BlockConfig(
+    width=WIDTH, heads=HEADS, feedforward=INNER, dropout=0.0, activation="gelu", norm_eps=1e-6
+)
 VIT = ViTConfig(SIZE, PATCH, 3, CLASSES, LAYERS, BLOCK)
 EPS = torch.finfo(torch.float32).eps
 
@@ -36,23 +46,49 @@ def tolerance(sums: int, length: int, scale: float = 1.0) -> dict[str, float]:
 def hf_vit(**changes: Any) -> Any:
     """A random Vision Transformer of Hugging Face."""
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": INNER}
-    config = transformers.ViTConfig(**sizes, image_size=SIZE, patch_size=PATCH, num_labels=CLASSES, **changes)
+    sizes = {
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": INNER,
+    }
+    config = transformers.ViTConfig(
+        **sizes, image_size=SIZE, patch_size=PATCH, num_labels=CLASSES, **changes
+    )
     return randomize(transformers.ViTForImageClassification(config).eval())
 
 
 def timm_state(qkv_bias: bool = True) -> dict[str, Tensor]:
     """Random tensors with the names and shapes of timm's VisionTransformer."""
     count = (SIZE // PATCH) ** 2 + 1
-    shapes: dict[str, tuple[int, ...]] = {"cls_token": (1, 1, WIDTH), "pos_embed": (1, count, WIDTH)}
-    shapes |= {"patch_embed.proj.weight": (WIDTH, 3, PATCH, PATCH), "patch_embed.proj.bias": (WIDTH,)}
-    shapes |= {"norm.weight": (WIDTH,), "norm.bias": (WIDTH,), "head.weight": (CLASSES, WIDTH), "head.bias": (CLASSES,)}
-    linear = {"attn.qkv": (3 * WIDTH, WIDTH), "attn.proj": (WIDTH, WIDTH), "mlp.fc1": (INNER, WIDTH), "mlp.fc2": (WIDTH, INNER)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls_token": (1, 1, WIDTH),
+        "pos_embed": (1, count, WIDTH),
+    }
+    shapes |= {
+        "patch_embed.proj.weight": (WIDTH, 3, PATCH, PATCH),
+        "patch_embed.proj.bias": (WIDTH,),
+    }
+    shapes |= {
+        "norm.weight": (WIDTH,),
+        "norm.bias": (WIDTH,),
+        "head.weight": (CLASSES, WIDTH),
+        "head.bias": (CLASSES,),
+    }
+    linear = {
+        "attn.qkv": (3 * WIDTH, WIDTH),
+        "attn.proj": (WIDTH, WIDTH),
+        "mlp.fc1": (INNER, WIDTH),
+        "mlp.fc2": (WIDTH, INNER),
+    }
     for layer in range(LAYERS):
         for norm in ("norm1", "norm2"):
             shapes |= {f"blocks.{layer}.{norm}.{part}": (WIDTH,) for part in ("weight", "bias")}
         for name, (outputs, inputs) in linear.items():
-            shapes |= {f"blocks.{layer}.{name}.weight": (outputs, inputs), f"blocks.{layer}.{name}.bias": (outputs,)}
+            shapes |= {
+                f"blocks.{layer}.{name}.weight": (outputs, inputs),
+                f"blocks.{layer}.{name}.bias": (outputs,),
+            }
     if not qkv_bias:
         shapes = {name: shape for name, shape in shapes.items() if not name.endswith("qkv.bias")}
     generator = torch.Generator().manual_seed(0)
@@ -62,7 +98,11 @@ def timm_state(qkv_bias: bool = True) -> dict[str, Tensor]:
 def timm_forward(state: dict[str, Tensor], x: Tensor) -> Tensor:
     """The forward pass of timm in float64."""
     w = {name: tensor.double() for name, tensor in state.items()}
-    x = F.conv2d(x.double(), w["patch_embed.proj.weight"], w["patch_embed.proj.bias"], stride=PATCH).flatten(2).transpose(1, 2)
+    x = (
+        F.conv2d(x.double(), w["patch_embed.proj.weight"], w["patch_embed.proj.bias"], stride=PATCH)
+        .flatten(2)
+        .transpose(1, 2)
+    )
     x = torch.cat([w["cls_token"].expand(len(x), -1, -1), x], 1) + w["pos_embed"]
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -70,11 +110,15 @@ def timm_forward(state: dict[str, Tensor], x: Tensor) -> Tensor:
 
     for layer in range(LAYERS):
         b = f"blocks.{layer}"
-        qkv = F.linear(norm(x, f"{b}.norm1"), w[f"{b}.attn.qkv.weight"], w.get(f"{b}.attn.qkv.bias"))
+        qkv = F.linear(
+            norm(x, f"{b}.norm1"), w[f"{b}.attn.qkv.weight"], w.get(f"{b}.attn.qkv.bias")
+        )
         q, k, v = qkv.reshape(len(x), -1, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
         branch = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         x = x + F.linear(branch, w[f"{b}.attn.proj.weight"], w[f"{b}.attn.proj.bias"])
-        inner = F.gelu(F.linear(norm(x, f"{b}.norm2"), w[f"{b}.mlp.fc1.weight"], w[f"{b}.mlp.fc1.bias"]))
+        inner = F.gelu(
+            F.linear(norm(x, f"{b}.norm2"), w[f"{b}.mlp.fc1.weight"], w[f"{b}.mlp.fc1.bias"])
+        )
         x = x + F.linear(inner, w[f"{b}.mlp.fc2.weight"], w[f"{b}.mlp.fc2.bias"])
     return F.linear(norm(x, "norm")[:, 0], w["head.weight"], w["head.bias"])
 
@@ -83,7 +127,10 @@ def voc_annotation(*objects: tuple[str, float, float, float, float]) -> str:
     """The annotation file of an image: class and corners (left, top, right, bottom) of each object."""
     items = ""
     for name, *box in objects:
-        sides = "".join(f"<{side}>{value}</{side}>" for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+        sides = "".join(
+            f"<{side}>{value}</{side}>"
+            for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+        )
         items += f"<object><name>{name}</name><bndbox>{sides}</bndbox></object>"
     return f"<annotation><size><width>40</width></size>{items}</annotation>"
 

@@ -19,16 +19,71 @@ import torch
 import yaml
 from pyarrow import feather
 
-from trajformer.testing.readers import WORDS, Damage, Outcome, change_bytes, check_messages, random_edit, read_all
+from trajformer.testing.readers import (
+    WORDS,
+    Damage,
+    Outcome,
+    change_bytes,
+    check_messages,
+    random_edit,
+    read_all,
+)
 
 MEMORY_BYTES = 8 << 30  # address space of the process
 Change = Callable[[pa.Table], pa.Table]
-ODD_NUMBERS = [0.0, -1.0, 0.5, 1e9, 1e300, -1e300, 5e-324, 2.0**31, 2.0**53, 2.0**63, float("nan"), float("inf"), None]
-ODD_TYPES = [
-    *(pa.string(), pa.large_string(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.bool_(), pa.binary(), pa.date32()),
-    *(pa.decimal128(20, 3), pa.timestamp("ns"), pa.dictionary(pa.int16(), pa.string()), pa.null(), pa.list_(pa.float64())),
+ODD_NUMBERS = [
+    0.0,
+    -1.0,
+    0.5,
+    1e9,
+    1e300,
+    -1e300,
+    5e-324,
+    2.0**31,
+    2.0**53,
+    2.0**63,
+    float("nan"),
+    float("inf"),
+    None,
 ]
-ODD_JSON = [None, True, -1, 1.5, 1e300, 2**63, 10**30, "", "x", "1", [], {}, [None], [[]], {"x": 1.0}, [{"x": 1.0, "y": 2.0}]]
+ODD_TYPES = [
+    *(
+        pa.string(),
+        pa.large_string(),
+        pa.int8(),
+        pa.uint64(),
+        pa.float16(),
+        pa.float32(),
+        pa.bool_(),
+        pa.binary(),
+        pa.date32(),
+    ),
+    *(
+        pa.decimal128(20, 3),
+        pa.timestamp("ns"),
+        pa.dictionary(pa.int16(), pa.string()),
+        pa.null(),
+        pa.list_(pa.float64()),
+    ),
+]
+ODD_JSON = [
+    None,
+    True,
+    -1,
+    1.5,
+    1e300,
+    2**63,
+    10**30,
+    "",
+    "x",
+    "1",
+    [],
+    {},
+    [None],
+    [[]],
+    {"x": 1.0},
+    [{"x": 1.0, "y": 2.0}],
+]
 
 
 # ---- text and JSON -------------------------------------------------------------------------------------------------
@@ -38,7 +93,9 @@ def text(pattern: str, new: str, count: int = 0) -> Damage:
     """Replace a regular expression; surrogates in `new` stand for bytes that are not UTF-8."""
 
     def change(data: bytes) -> bytes:
-        changed, number = re.subn(pattern.encode(), new.encode(errors="surrogateescape"), data, count=count)
+        changed, number = re.subn(
+            pattern.encode(), new.encode(errors="surrogateescape"), data, count=count
+        )
         assert number, pattern
         return changed
 
@@ -79,14 +136,20 @@ def table(change: Change, **options: Any) -> Damage:
     def damage(path: Path) -> None:
         changed = change(_read(path))
         if path.suffix == ".csv":
-            flat = [index for index, kind in enumerate(changed.schema.types) if not pa.types.is_list(kind)]
+            flat = [
+                index
+                for index, kind in enumerate(changed.schema.types)
+                if not pa.types.is_list(kind)
+            ]
             pa_csv.write_csv(changed.select(flat), path)
         elif path.suffix == ".parquet":
             pq.write_table(changed, path, **options)
         else:  # `write_feather` refuses two columns of one name
             with (
                 pa.OSFile(str(path), "wb") as sink,
-                pa.ipc.new_file(sink, changed.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer,
+                pa.ipc.new_file(
+                    sink, changed.schema, options=pa.ipc.IpcWriteOptions(**options)
+                ) as writer,
             ):
                 writer.write_table(changed)
 
@@ -153,11 +216,15 @@ def _change_table(whole: pa.Table, rng: random.Random) -> pa.Table:
     names, size = whole.column_names, len(whole)
     index, other = rng.randrange(len(names)), rng.randrange(len(names))
     values = whole.column(index)
-    match rng.choice(["drop", "rename", "double", "exchange", "type", "type", "rows", "cells", "cells", "cells"]):
+    match rng.choice(
+        ["drop", "rename", "double", "exchange", "type", "type", "rows", "cells", "cells", "cells"]
+    ):
         case "drop":
             return whole.remove_column(index)
         case "rename":
-            return whole.rename_columns([name.upper() if i == index else name for i, name in enumerate(names)])
+            return whole.rename_columns(
+                [name.upper() if i == index else name for i, name in enumerate(names)]
+            )
         case "double":
             return whole.append_column(names[index], whole.column(other))
         case "exchange":
@@ -166,14 +233,18 @@ def _change_table(whole: pa.Table, rng: random.Random) -> pa.Table:
             return whole.set_column(index, names[index], _cast(values, rng.choice(ODD_TYPES)))
         case "rows":
             order = [rng.randrange(size) for _ in range(rng.randrange(2 * size))] if size else []
-            return whole.take(pa.array(rng.choice([order, sorted(order), sorted(set(order))]), pa.int64()))
+            return whole.take(
+                pa.array(rng.choice([order, sorted(order), sorted(set(order))]), pa.int64())
+            )
     is_text = pa.types.is_string(values.type)
     changed, start = values.to_pylist(), rng.randrange(size) if size else 0
     odd = rng.choice(WORDS) if is_text else rng.choice(ODD_NUMBERS)
     stop = min(size, start + rng.choice([1, 1, 9, 9999]))
     changed[start:stop] = [odd] * (stop - start)
     try:
-        return whole.set_column(index, names[index], pa.array(changed, pa.string() if is_text else pa.float64()))
+        return whole.set_column(
+            index, names[index], pa.array(changed, pa.string() if is_text else pa.float64())
+        )
     except (pa.ArrowException, TypeError):  # a column of an odd type
         return whole
 
@@ -216,7 +287,13 @@ def _change_entry(document: Any, rng: random.Random, odd: list[Any]) -> None:
     inner = document
     parent, key = document, next(iter(document))
     for _ in range(rng.randint(1, 5)):
-        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner))) if isinstance(inner, list) else []
+        keys = (
+            list(inner)
+            if isinstance(inner, dict)
+            else list(range(len(inner)))
+            if isinstance(inner, list)
+            else []
+        )
         if not keys:
             break
         parent, key = inner, rng.choice(keys)
@@ -250,14 +327,19 @@ def random_checkpoint(rng: random.Random) -> Damage:
             raw["trajformer"] = json.loads(recipe.read_text())
             recipe.unlink()
         else:
-            name, odd = rng.choice(sorted(raw["state_dict"])), [torch.ones(1), torch.ones(2, 2).bool(), torch.ones(0), None]
+            name, odd = (
+                rng.choice(sorted(raw["state_dict"])),
+                [torch.ones(1), torch.ones(2, 2).bool(), torch.ones(0), None],
+            )
             raw["state_dict"][rng.choice([name, name[:-1]])] = rng.choice(odd)
         torch.save(raw, path)
 
     return damage
 
 
-STRUCTURED: dict[str, Callable[[random.Random], Damage]] = dict.fromkeys((".parquet", ".feather", ".arrow", ".csv"), random_table)
+STRUCTURED: dict[str, Callable[[random.Random], Damage]] = dict.fromkeys(
+    (".parquet", ".feather", ".arrow", ".csv"), random_table
+)
 STRUCTURED |= {".json": random_json, ".geojson": random_json, ".pkl": random_pickle}
 STRUCTURED |= {".yaml": random_yaml, ".ckpt": random_checkpoint}
 

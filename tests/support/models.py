@@ -7,8 +7,15 @@ from typing import Any
 import torch
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, RoadConfig
-from trajformer.models.constant_velocity import ConstantVelocityConfig, SampledConstantVelocityConfig
+from trajformer.models.agentformer.model import (
+    AgentFormerConfig,
+    AgentFormerSamplerConfig,
+    RoadConfig,
+)
+from trajformer.models.constant_velocity import (
+    ConstantVelocityConfig,
+    SampledConstantVelocityConfig,
+)
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.gatformer import GatformerConfig
@@ -24,32 +31,66 @@ from trajformer.testing.models import build_random
 FUTURE = 12  # steps that all models with a fixed horizon predict
 BLOCK = BlockConfig(width=32, heads=4, feedforward=64, dropout=0.0)
 
-MMTRANSFORMER = MMTransformerConfig(FUTURE, block=BLOCK, map_width=16, max_polylines=120)  # more polylines than a scene has
-WAYFORMER = WayformerConfig(FUTURE, decoder_layers=1, max_history=10, max_neighbors=7, max_polylines=12, map_width=16)
-SPATIAL_CHANNEL = SpatialChannelConfig(FUTURE, max_history=10, block=BLOCK, max_polylines=40, map_width=16)
+MMTRANSFORMER = MMTransformerConfig(
+    FUTURE, block=BLOCK, map_width=16, max_polylines=120
+)  # more polylines than a scene has
+WAYFORMER = WayformerConfig(
+    FUTURE, decoder_layers=1, max_history=10, max_neighbors=7, max_polylines=12, map_width=16
+)
+SPATIAL_CHANNEL = SpatialChannelConfig(
+    FUTURE, max_history=10, block=BLOCK, max_polylines=40, map_width=16
+)
 LANE_SET = LaneSetConfig(FUTURE, block=BLOCK, max_neighbors=7, max_polylines=40)
 GATFORMER = GatformerConfig(
-    FUTURE, max_history=10, block=BLOCK, encoder_layers=1, decoder_layers=1, max_neighbors=7, max_polylines=20, map_width=16
+    FUTURE,
+    max_history=10,
+    block=BLOCK,
+    encoder_layers=1,
+    decoder_layers=1,
+    max_neighbors=7,
+    max_polylines=20,
+    map_width=16,
 )
 REGIONS = RegionConfig(3, FanConfig((20.0,), 3))
 CROWD = CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbors=7)
-SCENE_SET = SceneSetConfig(FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16)
-SE2FORMER = SE2FormerConfig(FUTURE, max_history=10, block=BLOCK, map_layers=1, agent_layers=1, decoder_layers=1, components=4)
-AGENTFORMER = AgentFormerConfig(6, 8, replace(BLOCK, norm_first=False, agent_aware=True), (1, 1, 1), (16,), num_history=10)
+SCENE_SET = SceneSetConfig(
+    FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16
+)
+SE2FORMER = SE2FormerConfig(
+    FUTURE,
+    max_history=10,
+    block=BLOCK,
+    map_layers=1,
+    agent_layers=1,
+    decoder_layers=1,
+    components=4,
+)
+AGENTFORMER = AgentFormerConfig(
+    6, 8, replace(BLOCK, norm_first=False, agent_aware=True), (1, 1, 1), (16,), num_history=10
+)
 
 
 def _wayformers() -> dict[str, WayformerConfig]:
     """All pairs of fusion and attention with a minimal number of layers; four pairs have latent queries."""
     fusions = (("early", 2), ("late", 2), ("hierarchical", 4))
     attentions = ("multi_axis", "sequential", "interleaved")
-    with_latents = {("early", "sequential"), ("late", "multi_axis"), ("late", "interleaved"), ("hierarchical", "interleaved")}
+    with_latents = {
+        ("early", "sequential"),
+        ("late", "multi_axis"),
+        ("late", "interleaved"),
+        ("hierarchical", "interleaved"),
+    }
     configs = {}
     for (fusion, layers), attention in product(fusions, attentions):
         latents = LatentConfig() if (fusion, attention) in with_latents else None
         encoder = SceneEncoderConfig(fusion, attention, latents, layers, BLOCK)
-        configs[f"wayformer-{fusion}-{attention}{'-latents' if latents else ''}"] = replace(WAYFORMER, encoder=encoder)
+        configs[f"wayformer-{fusion}-{attention}{'-latents' if latents else ''}"] = replace(
+            WAYFORMER, encoder=encoder
+        )
     first = configs["wayformer-early-multi_axis"]
-    configs["wayformer-9-components"] = replace(first, proposals=9, decoder=replace(BLOCK, width=16))
+    configs["wayformer-9-components"] = replace(
+        first, proposals=9, decoder=replace(BLOCK, width=16)
+    )
     configs["wayformer-3-steps"] = replace(first, steps_per_token=3)
     return configs
 
@@ -81,7 +122,9 @@ MODEL_CONFIGS: dict[str, Any] = {
     "gatformer-3-steps": replace(GATFORMER, steps_per_token=3),
     "agentformer": AGENTFORMER,
     "agentformer-road": replace(AGENTFORMER, road=RoadConfig(100.0, 120, 16)),
-    "agentformer-tokens": replace(AGENTFORMER, road=RoadConfig(100.0, 120, 16), steps_per_token=4, extrapolate=True),
+    "agentformer-tokens": replace(
+        AGENTFORMER, road=RoadConfig(100.0, 120, 16), steps_per_token=4, extrapolate=True
+    ),
     "agentformer-joint": replace(AGENTFORMER, joint=True),
     "agentformer-sampler": AgentFormerSamplerConfig(AGENTFORMER, hidden=(16, 16)),
     "scene-set": SCENE_SET,
@@ -90,9 +133,17 @@ MODEL_CONFIGS: dict[str, Any] = {
 # A new model without a small config above is tested with its default config.
 for _name, _kind in MODELS.items():
     if not any(type(config) is _kind for config in MODEL_CONFIGS.values()):
-        MODEL_CONFIGS[_name] = _kind(**{field.name: FUTURE for field in fields(_kind) if field.name == "num_future"})
+        MODEL_CONFIGS[_name] = _kind(
+            **{field.name: FUTURE for field in fields(_kind) if field.name == "num_future"}
+        )
 
-_DEPTHS = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2), "agent_layers": 1, "time_layers": 1}
+_DEPTHS = {
+    "motion_layers": (1, 1),
+    "map_layers": (1, 1),
+    "social_layers": (1, 2),
+    "agent_layers": 1,
+    "time_layers": 1,
+}
 _DEPTHS |= {"encoder_layers": 1, "decoder_layers": 1, "lstm_layers": 1}
 build = build_random
 
@@ -106,7 +157,11 @@ def seeded(config: Any, **changes: Any) -> Any:
 def shallow_config(name: str, **changes: Any) -> Any:
     """A config with the smallest depths that contain all parts of its model."""
     config = MODEL_CONFIGS[name]
-    layers = {key: value for key, value in _DEPTHS.items() if type(getattr(config, key, None)) is type(value)}
+    layers = {
+        key: value
+        for key, value in _DEPTHS.items()
+        if type(getattr(config, key, None)) is type(value)
+    }
     return replace(config, **layers, **changes)
 
 

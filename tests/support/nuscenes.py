@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def unpack(real_data: Path, out: Path, labels: Callable[[str], bool], maps: Callable[[str], bool]) -> Path:
+def unpack(
+    real_data: Path, out: Path, labels: Callable[[str], bool], maps: Callable[[str], bool]
+) -> Path:
     """Write the label files and maps of some scenes, chosen by a function of "scene-0001", in the published layout."""
     for archive, chosen in (("label.tar.xz", labels), ("map.tar", maps)):
         with tarfile.open(real_data / "nuscenes_prediction" / archive) as tar:

@@ -17,7 +17,9 @@ from trajformer.scenes.scene import Scene
 
 
 def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
-    return replace(make_scene(agents, 2, steps - 2, with_map=False, scene_id=name), source="odd", split="s")
+    return replace(
+        make_scene(agents, 2, steps - 2, with_map=False, scene_id=name), source="odd", split="s"
+    )
 
 
 def odd_folder(raw: Path, *contents: str) -> Path:
@@ -62,7 +64,11 @@ class Odd:
         return replace(scene, city="\udcff") if word == "text" else scene
 
 
-ERRORS = {"value": ValueError("a number\nis wrong"), "long": ValueError("long " * 10_000), "bug": ZeroDivisionError()}
+ERRORS = {
+    "value": ValueError("a number\nis wrong"),
+    "long": ValueError("long " * 10_000),
+    "bug": ZeroDivisionError(),
+}
 ERRORS |= {"memory": MemoryError(), "arrow": pa.ArrowInvalid("no such column")}
 
 
@@ -81,7 +87,11 @@ def _end(word: str, times: int) -> None:
     """End the process: always, or only the first time."""
     if word == "once" and times == 1:
         os._exit(3)
-    if word == "orphan" and times == 1 and b"ray::" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes():
+    if (
+        word == "orphan"
+        and times == 1
+        and b"ray::" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+    ):
         os.kill(os.getppid(), signal.SIGKILL)  # a worker of a Ray cluster, not the tests
         time.sleep(60)
     if word == "kill":

@@ -16,7 +16,12 @@ def environment(**more: str) -> dict[str, str]:
 
 def run_python(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python in another process with options of `subprocess.run`."""
-    defaults: dict[str, Any] = {"capture_output": True, "text": True, "env": environment(), "check": False}
+    defaults: dict[str, Any] = {
+        "capture_output": True,
+        "text": True,
+        "env": environment(),
+        "check": False,
+    }
     return subprocess.run([sys.executable, *map(str, words)], **defaults | options)
 
 

@@ -57,17 +57,29 @@ def table(raw: Path) -> Reader:
     tables.write(raw / "val" / "packed.parquet", tables.two_tracks())
     tables.write_lanes(raw / "val" / "lanes.json", {"points": [[0.0, 0.0], [300.0, 0.0]]})
     area = {"kind": "drivable_area", "points": [[0.0, -9.0], [9.0, -9.0], [9.0, 9.0]]}
-    tables.write_lanes(raw / "val" / "packed.lanes.geojson", area, {"points": [[0.0, 0.0], [9.0, 0.0]]}, geojson=True)
+    tables.write_lanes(
+        raw / "val" / "packed.lanes.geojson",
+        area,
+        {"points": [[0.0, 0.0], [9.0, 0.0]]},
+        geojson=True,
+    )
     return READERS["table"](num_history=5, num_future=5)
 
 
 def sdd(raw: Path) -> Reader:
     """The same tracks as a scene of the parquet file, and as a text file."""
-    rows = [(step, agent, 9.5 * step + 40 * agent, 100.0 - 3 * agent) for agent in range(2) for step in range(20)]
+    rows = [
+        (step, agent, 9.5 * step + 40 * agent, 100.0 - 3 * agent)
+        for agent in range(2)
+        for step in range(20)
+    ]
     step, agent, x, y = (list(column) for column in zip(*rows, strict=True))
     (raw / "train").mkdir(parents=True)
     numbers = {"scene": [7] * len(rows), "agent": agent, "step": step, "x": x, "y": y}
-    pq.write_table(pa.table({"split": pa.array(["train"] * len(rows)).dictionary_encode(), **numbers}), raw / "sdd.parquet")
+    pq.write_table(
+        pa.table({"split": pa.array(["train"] * len(rows)).dictionary_encode(), **numbers}),
+        raw / "sdd.parquet",
+    )
     text = "".join(f"{12 * step} {agent} {x} {y}\n" for step, agent, x, y in rows)
     (raw / "train" / "gates_0.txt").write_text(text)
     return READERS["sdd"]()
@@ -80,7 +92,10 @@ def nuscenes_prediction(raw: Path) -> Reader:
     (raw / "map_0.1").mkdir()
     rows = []
     for frame in range(17):
-        car, bus = (700 + 4.5 * frame, 1500.0, 0.0, frame in (3, 4)), (760.0, 1504.0 - frame, -np.pi / 2, False)
+        car, bus = (
+            (700 + 4.5 * frame, 1500.0, 0.0, frame in (3, 4)),
+            (760.0, 1504.0 - frame, -np.pi / 2, False),
+        )
         for agent, kind, (x, y, yaw, target) in ((1, "Car", car), (2, "Bus", bus)):
             words = [frame, agent, kind, *[-1] * 7, 1.9, 1.6, 4.5, x, 0.9, y, yaw, float(target)]
             rows.append(" ".join(map(str, words)))
@@ -93,5 +108,15 @@ def nuscenes_prediction(raw: Path) -> Reader:
     return READERS["nuscenes_prediction"]()
 
 
-_ALL = (argoverse1, argoverse2, argoverse2_sensor, eth_ucy, interaction, nuscenes_prediction, scenarionet, sdd, table)
+_ALL = (
+    argoverse1,
+    argoverse2,
+    argoverse2_sensor,
+    eth_ucy,
+    interaction,
+    nuscenes_prediction,
+    scenarionet,
+    sdd,
+    table,
+)
 FOLDERS: dict[str, Callable[[Path], Reader]] = {function.__name__: function for function in _ALL}

@@ -32,10 +32,16 @@ def crowd() -> list[Walk]:
         Walk("1.0", straight(T, (8.0, 2.0), (-1.0, 0.0))),
         Walk("20.0", straight(T, (4.0, -3.0), (0.0, 0.0))),
         Walk("4.0", turn),
-        Walk("5.0", straight(10, (1.0, 9.0), (0.8, 0.8)), start=0),  # leaves in the third future frame
+        Walk(
+            "5.0", straight(10, (1.0, 9.0), (0.8, 0.8)), start=0
+        ),  # leaves in the third future frame
         Walk("6.0", straight(3, (2.0, 5.0), (-1.0, 1.0)), start=3),
-        Walk("7.0", straight(13, (9.0, 9.0), (-1.0, -1.0)), start=7),  # appears in the last observed frame
-        Walk("8.0", straight(12, (9.0, 7.0), (-1.0, -1.0)), start=8),  # appears in the first future frame
+        Walk(
+            "7.0", straight(13, (9.0, 9.0), (-1.0, -1.0)), start=7
+        ),  # appears in the last observed frame
+        Walk(
+            "8.0", straight(12, (9.0, 7.0), (-1.0, -1.0)), start=8
+        ),  # appears in the first future frame
     ]
 
 
@@ -45,11 +51,18 @@ def lines(walks: list[Walk], interval: int = 10, first: int = 780) -> list[str]:
     for walk in walks:
         for step, (x, y) in enumerate(walk.positions.tolist(), walk.start):
             unused = " ".join(["-1.0"] * 10)
-            rows.append((step, f"{float(first + step * interval)} {walk.name} Pedestrian {unused} {x} -1.0 {y} -1.0"))
+            rows.append(
+                (
+                    step,
+                    f"{float(first + step * interval)} {walk.name} Pedestrian {unused} {x} -1.0 {y} -1.0",
+                )
+            )
     return [line for _, line in sorted(rows, key=lambda pair: pair[0])]
 
 
-def write_recording(path: Path, walks: list[Walk] | list[str], end: str = "\n", **options: int) -> Path:
+def write_recording(
+    path: Path, walks: list[Walk] | list[str], end: str = "\n", **options: int
+) -> Path:
     """Write pedestrians, or rows, as a recording, by convention RAW/<set>/<recording>.txt."""
     rows = lines(walks, **options) if isinstance(walks[0], Walk) else walks
     path.parent.mkdir(parents=True, exist_ok=True)

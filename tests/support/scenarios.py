@@ -15,16 +15,32 @@ NAMES = ("sd_small_1.pkl", "sd_small_2.pkl")
 
 
 def track(
-    kind: str, begin: tuple[float, float], velocity: tuple[float, float], seen: slice = slice(None), **more: Any
+    kind: str,
+    begin: tuple[float, float],
+    velocity: tuple[float, float],
+    seen: slice = slice(None),
+    **more: Any,
 ) -> dict[str, Any]:
     """A track at constant velocity (m/s) with recorded velocities of zero, and other values where it is not seen."""
     time, valid = PERIOD_S * np.arange(STEPS), np.zeros(STEPS)
     valid[seen] = 1.0
     position = np.full((STEPS, 3), np.nan)
     position[seen] = np.append(CORNER + begin, 1.5) + time[seen, None] * (*velocity, 0.0)
-    state = {"position": position, "heading": np.full(STEPS, np.arctan2(velocity[1], velocity[0]) + 2 * np.pi), "valid": valid}
-    state |= {"velocity": np.zeros((STEPS, 2)), "length": np.full((STEPS, 1), 4.5), "width": np.full((STEPS, 1), 2.0)}
-    return {"type": kind, "state": state | more, "metadata": {"type": kind, "object_id": "", "track_length": STEPS}}
+    state = {
+        "position": position,
+        "heading": np.full(STEPS, np.arctan2(velocity[1], velocity[0]) + 2 * np.pi),
+        "valid": valid,
+    }
+    state |= {
+        "velocity": np.zeros((STEPS, 2)),
+        "length": np.full((STEPS, 1), 4.5),
+        "width": np.full((STEPS, 1), 2.0),
+    }
+    return {
+        "type": kind,
+        "state": state | more,
+        "metadata": {"type": kind, "object_id": "", "track_length": STEPS},
+    }
 
 
 def line(kind: str, *points: tuple[float, float], **more: Any) -> dict[str, Any]:
@@ -37,24 +53,58 @@ def scenario() -> dict[str, Any]:
     """The ego car, a listed car, a late walker and a cone; two lanes, other features, and the light of the first lane."""
     tracks = {
         "car": track("VEHICLE", (0.0, 0.0), (10.0, 0.0)),
-        "ego": track("VEHICLE", (-20.0, 0.0), (8.0, 0.0), length=np.full(STEPS, 2.0), width=np.full(STEPS, 4.5)),  # exchanged
+        "ego": track(
+            "VEHICLE",
+            (-20.0, 0.0),
+            (8.0, 0.0),
+            length=np.full(STEPS, 2.0),
+            width=np.full(STEPS, 4.5),
+        ),  # exchanged
         "walker": track("PEDESTRIAN", (5.0, 6.0), (0.0, -1.0), slice(7, 20)),
         "cone": track("TRAFFIC_CONE", (9.0, 3.0), (0.0, 0.0)),
     }
     features = {
-        "10": line("LANE_SURFACE_STREET", (-60.0, 0.0), (20.0, 0.0), entry_lanes=[], exit_lanes=["12", "far"]),
+        "10": line(
+            "LANE_SURFACE_STREET",
+            (-60.0, 0.0),
+            (20.0, 0.0),
+            entry_lanes=[],
+            exit_lanes=["12", "far"],
+        ),
         "11": line("ROAD_LINE_SOLID_SINGLE_WHITE", (-60.0, 2.0), (20.0, 2.0)),
-        "12": line("LANE_SURFACE_UNSTRUCTURE", (20.0, 0.0), (40.0, 0.0), entry_lanes=[10], left_neighbor=[{"feature_id": 10}]),
+        "12": line(
+            "LANE_SURFACE_UNSTRUCTURE",
+            (20.0, 0.0),
+            (40.0, 0.0),
+            entry_lanes=[10],
+            left_neighbor=[{"feature_id": 10}],
+        ),
         "13": line("CROSSWALK", (18.0, -4.0), (22.0, -4.0), (22.0, 4.0)),
         "14": line("ROAD_EDGE_BOUNDARY", (-60.0, -2.0), (20.0, -2.0)),
         "15": line("LANE_BIKE_LANE", (400.0, 0.0), (500.0, 0.0)),
         "16": line("LANE_FREEWAY", (0.0, 0.0)),
         "17": {"type": "STOP_SIGN", "position": CORNER},
     }
-    states = [None, "LANE_STATE_STOP", "TRAFFIC_LIGHT_YELLOW", "LANE_STATE_ARROW_GO", "TRAFFIC_LIGHT_UNKNOWN"] * 5
-    light = {"type": "TRAFFIC_LIGHT", "state": {"object_state": states}, "lane": "10", "metadata": {}}
+    states = [
+        None,
+        "LANE_STATE_STOP",
+        "TRAFFIC_LIGHT_YELLOW",
+        "LANE_STATE_ARROW_GO",
+        "TRAFFIC_LIGHT_UNKNOWN",
+    ] * 5
+    light = {
+        "type": "TRAFFIC_LIGHT",
+        "state": {"object_state": states},
+        "lane": "10",
+        "metadata": {},
+    }
     targets = {"car": {"track_id": "car"}}
-    metadata = {"ts": PERIOD_S * np.arange(STEPS), "sdc_id": "ego", "map": "town", "tracks_to_predict": targets}
+    metadata = {
+        "ts": PERIOD_S * np.arange(STEPS),
+        "sdc_id": "ego",
+        "map": "town",
+        "tracks_to_predict": targets,
+    }
     lights = {"3": light, "4": light | {"lane": "15"}}
     data = {"id": "small", "version": "1", "length": STEPS, "metadata": metadata, "tracks": tracks}
     return data | {"map_features": features, "dynamic_map_states": lights}
@@ -67,11 +117,16 @@ def write(folder: Path, *scenarios: dict[str, Any]) -> None:
     for name, data in files.items():
         (folder / "part_0" / name).write_bytes(pickle.dumps(data, 4))
     (folder / "dataset_mapping.pkl").write_bytes(pickle.dumps(dict.fromkeys(files, "part_0"), 4))
-    summary = {name: data["metadata"] | {"ts": data["metadata"]["ts"].tolist()} for name, data in files.items()}
+    summary = {
+        name: data["metadata"] | {"ts": data["metadata"]["ts"].tolist()}
+        for name, data in files.items()
+    }
     (folder / "dataset_summary.pkl").write_bytes(pickle.dumps(summary, 4))
 
 
-def entry(*keys: str, value: Any = None, change: Callable[[Any], Any] | None = None, drop: bool = False) -> Damage:
+def entry(
+    *keys: str, value: Any = None, change: Callable[[Any], Any] | None = None, drop: bool = False
+) -> Damage:
     """Replace, change or delete the value at a path of keys in a file of pickled dicts."""
 
     def damage(path: Path) -> None:

@@ -18,10 +18,16 @@ _KIND_NAMES = "VEHICLE VEHICLE PEDESTRIAN CYCLIST BUS MOTORCYCLIST UNKNOWN STATI
 _KINDS = [AgentKind[name] for name in _KIND_NAMES.split()]
 _SPEED_M_S = {"VEHICLE": 9.0, "BUS": 6.0, "MOTORCYCLIST": 10.0, "CYCLIST": 5.0, "PEDESTRIAN": 1.3}
 # (lateral offset to the right, kind) of the lanes of one arm in driving direction
-_LANES = ((1.75, PolylineKind.LANE_VEHICLE), (5.25, PolylineKind.LANE_BUS), (7.8, PolylineKind.LANE_BIKE))
+_LANES = (
+    (1.75, PolylineKind.LANE_VEHICLE),
+    (5.25, PolylineKind.LANE_BUS),
+    (7.8, PolylineKind.LANE_BIKE),
+)
 
 
-Lines = list[tuple[np.ndarray, PolylineKind, LaneFlag]]  # points [p, 2], kind and flags of each polyline
+Lines = list[
+    tuple[np.ndarray, PolylineKind, LaneFlag]
+]  # points [p, 2], kind and flags of each polyline
 Edges = list[tuple[int, int, EdgeKind]]
 
 
@@ -31,7 +37,9 @@ def _add_road(lines: Lines, edges: Edges, heading: float) -> None:
     for side, kind in _LANES:
         ids = range(len(lines), len(lines) + 3)
         pieces = [(-ARM_M, -CROSSING_M), (-CROSSING_M, CROSSING_M), (CROSSING_M, ARM_M)]
-        for (a, b), flag in zip(pieces, (LaneFlag.TRAFFIC_CONTROL, LaneFlag.INTERSECTION, LaneFlag.NONE), strict=True):
+        for (a, b), flag in zip(
+            pieces, (LaneFlag.TRAFFIC_CONTROL, LaneFlag.INTERSECTION, LaneFlag.NONE), strict=True
+        ):
             lines.append((rotate(np.linspace((a, -side), (b, -side), 7), turn), kind, flag))
         for first, second in pairwise(ids):
             edges += [(first, second, EdgeKind.SUCCESSOR), (second, first, EdgeKind.PREDECESSOR)]
@@ -49,7 +57,20 @@ def _map_fields(with_map: bool) -> dict[str, np.ndarray]:
     for quarter in range(4 if with_map else 0):
         _add_road(lines, edges, quarter * math.pi / 2)
     w, a = CROSSING_M, ARM_M
-    corner = [(a, -w), (a, w), (w, w), (w, a), (-w, a), (-w, w), (-a, w), (-a, -w), (-w, -w), (-w, -a), (w, -a), (w, -w)]
+    corner = [
+        (a, -w),
+        (a, w),
+        (w, w),
+        (w, a),
+        (-w, a),
+        (-w, w),
+        (-a, w),
+        (-a, -w),
+        (-w, -w),
+        (-w, -a),
+        (w, -a),
+        (w, -w),
+    ]
     if with_map:
         lines.append((np.array([*corner, corner[0]]), PolylineKind.DRIVABLE_AREA, LaneFlag.NONE))
     ends = np.array(edges, np.int32).reshape(-1, 3)
@@ -58,17 +79,23 @@ def _map_fields(with_map: bool) -> dict[str, np.ndarray]:
         "polyline_kind": np.array([kind for _, kind, _ in lines], np.uint8),
         "polyline_flags": np.array([flag for _, _, flag in lines], np.uint8),
         "polyline_offset": np.cumsum([0, *(len(line) for line, _, _ in lines)]).astype(np.int32),
-        "point": np.concatenate([np.zeros((0, 2)), *(line for line, _, _ in lines)]).astype(np.float32),
+        "point": np.concatenate([np.zeros((0, 2)), *(line for line, _, _ in lines)]).astype(
+            np.float32
+        ),
         "edge": np.ascontiguousarray(ends[:, :2].T),
         "edge_kind": ends[:, 2].astype(np.uint8),
     }
 
 
-def _motion(rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _motion(
+    rng: np.random.Generator, kind: AgentKind, number: int, time_s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Position [T, 2] and heading [T] of one agent: along a lane of its arm, the first one turning left."""
     speed = _SPEED_M_S.get(kind.name, 0.0)
     arm = np.array((number % 4) * math.pi / 2)
-    side = 1.75 if number == 0 else (8.2 if speed < 6.0 else 5.25 if kind == AgentKind.BUS else 1.75)
+    side = (
+        1.75 if number == 0 else (8.2 if speed < 6.0 else 5.25 if kind == AgentKind.BUS else 1.75)
+    )
     start = -9.0 if number == 0 else -15.0 - 9.0 * (number // 4) + float(rng.uniform(-4.0, 4.0))
     rate = 0.22 if number == 0 else float(rng.uniform(-0.02, 0.02)) * (speed > 0)
     heading = rate * np.maximum(time_s, 0.0)
@@ -104,20 +131,41 @@ def make_scene(
     velocity = np.gradient(position, PERIOD_S, axis=1)
     steps = slice(None) if with_future else slice(num_history)
     valid = np.ones((num_agents, len(time_s)), np.bool_)
-    valid[num_scored + 1 : -1] = rng.random((max(num_agents - num_scored - 2, 0), len(time_s))) > 0.1
+    valid[num_scored + 1 : -1] = (
+        rng.random((max(num_agents - num_scored - 2, 0), len(time_s))) > 0.1
+    )
     valid = valid[:, steps]
-    tracks = {"position": position, "heading": np.stack([h for _, h in motion]), "velocity": velocity}
+    tracks = {
+        "position": position,
+        "heading": np.stack([h for _, h in motion]),
+        "velocity": velocity,
+    }
     arrays = {name: value[:, steps].astype(np.float32) for name, value in tracks.items()}
     for value in arrays.values():
         value[~valid] = 0.0
-    names: dict[str, Any] = {"scene_id": scene_id or f"scene-{seed:04d}-crossing", "source": "synthetic", "city": "nowhere"}
+    names: dict[str, Any] = {
+        "scene_id": scene_id or f"scene-{seed:04d}-crossing",
+        "source": "synthetic",
+        "city": "nowhere",
+    }
     names |= {"split": "train" if with_future else "test", "origin": np.array(ORIGIN)}
-    clock: dict[str, Any] = {"period_s": PERIOD_S, "num_history": num_history, "num_future": num_future}
-    agents = {"agent_id": tuple(ids), "agent_kind": np.array(kinds, np.uint8), "agent_role": role, "valid": valid}
+    clock: dict[str, Any] = {
+        "period_s": PERIOD_S,
+        "num_history": num_history,
+        "num_future": num_future,
+    }
+    agents = {
+        "agent_id": tuple(ids),
+        "agent_kind": np.array(kinds, np.uint8),
+        "agent_role": role,
+        "valid": valid,
+    }
     return Scene(**names, **clock, **agents, **arrays, **_map_fields(with_map)).validate()
 
 
-def transform_scene(scene: Scene, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0)) -> Scene:
+def transform_scene(
+    scene: Scene, angle: float = 0.0, shift: tuple[float, float] = (0.0, 0.0)
+) -> Scene:
     """The scene rotated by `angle` (radians, around `origin`) and shifted by `shift` (metres); `origin` is unchanged."""
 
     def move(xy: np.ndarray) -> np.ndarray:
@@ -145,7 +193,11 @@ def hide(scene: Scene, agent: int, steps: slice) -> Scene:
 def varied_scenes() -> list[Scene]:
     """Three scenes of different sizes; in the first one, a scored and a context agent are lost early and one is seen once."""
     first = hide(hide(make_scene(12), 1, slice(7, 10)), 4, slice(8, 10))
-    return [hide(first, 5, slice(0, 9)), make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)]
+    return [
+        hide(first, 5, slice(0, 9)),
+        make_scene(5, num_scored=1, seed=1),
+        make_scene(20, num_scored=4, seed=2),
+    ]
 
 
 def agent(scene: Scene, name: str) -> int:
@@ -160,12 +212,22 @@ def with_role(scene: Scene, role: AgentRole) -> set[str]:
 def named_edges(graph: Any) -> set[tuple[int, int, EdgeKind]]:
     """Edges of a scene or a map, by the ids of their polylines."""
     names = graph.polyline_id[graph.edge]
-    return {(int(a), int(b), EdgeKind(kind)) for a, b, kind in zip(*names, graph.edge_kind.tolist(), strict=True)}
+    return {
+        (int(a), int(b), EdgeKind(kind))
+        for a, b, kind in zip(*names, graph.edge_kind.tolist(), strict=True)
+    }
 
 
 def assert_same_history(left: Scene, right: Scene, roles: bool = True) -> None:
     """All observed content is equal bit by bit; without `roles`, except the roles of agents."""
-    for name in ("agent_id", "agent_kind", "origin", "polyline_id", "point", *(("agent_role",) if roles else ())):
+    for name in (
+        "agent_id",
+        "agent_kind",
+        "origin",
+        "polyline_id",
+        "point",
+        *(("agent_role",) if roles else ()),
+    ):
         assert np.array_equal(getattr(left, name), getattr(right, name)), name
     for name in STATES:
         past, other = (getattr(scene, name)[:, : scene.num_history] for scene in (left, right))

@@ -34,10 +34,18 @@ def small_tracks(steps: int = 130) -> list[Track]:
     return [
         Track("car", "REGULAR_VEHICLE", straight(steps, (-30.0, 10.0), (10.0, 0.0))),
         Track("bus", "BUS", straight(steps, (5.0, 0.0), (4.0, 0.0))),
-        Track("walker", "PEDESTRIAN", straight(steps, (40.0, 20.0), (0.0, -1.4)), heading=-np.pi / 2),
+        Track(
+            "walker", "PEDESTRIAN", straight(steps, (40.0, 20.0), (0.0, -1.4)), heading=-np.pi / 2
+        ),
         Track("parked", "REGULAR_VEHICLE", straight(steps, (12.0, -9.0), (0.0, 0.0)), heading=3.0),
         Track("cone", "CONSTRUCTION_CONE", straight(steps, (14.0, -9.0), (0.0, 0.0))),
-        Track("late", "BICYCLIST", straight(steps - 60, (20.0, 5.0), (-6.0, 0.0)), start=60, heading=np.pi),
+        Track(
+            "late",
+            "BICYCLIST",
+            straight(steps - 60, (20.0, 5.0), (-6.0, 0.0)),
+            start=60,
+            heading=np.pi,
+        ),
         Track("glimpse", "DOG", straight(1, (9.0, 9.0), (0.0, 0.0)), start=30),
     ]
 
@@ -55,9 +63,17 @@ def annotations(tracks: list[Track]) -> Columns:
         away = track.positions - ego_path(int(step[-1]) + 1)[step]
         cos, sin, half = np.cos(EGO_YAW), np.sin(EGO_YAW), (track.heading - EGO_YAW) / 2
         part = {"timestamp_ns": stamps(step), "tx_m": cos * away[:, 0] + sin * away[:, 1]}
-        part |= {"ty_m": cos * away[:, 1] - sin * away[:, 0], "qw": np.full(len(step), np.cos(half))}
-        part |= {name: np.zeros(len(step)) for name in ("qx", "qy", "tz_m")} | {"qz": np.full(len(step), np.sin(half))}
-        part |= {"track_uuid": np.full(len(step), track.name), "category": np.full(len(step), track.kind)}
+        part |= {
+            "ty_m": cos * away[:, 1] - sin * away[:, 0],
+            "qw": np.full(len(step), np.cos(half)),
+        }
+        part |= {name: np.zeros(len(step)) for name in ("qx", "qy", "tz_m")} | {
+            "qz": np.full(len(step), np.sin(half))
+        }
+        part |= {
+            "track_uuid": np.full(len(step), track.name),
+            "category": np.full(len(step), track.kind),
+        }
         parts.append(part)
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -68,7 +84,12 @@ def poses(steps: int = 130) -> Columns:
     time = np.stack([stamps(step), stamps(step) + 50_000_000], 1).ravel()
     x, y = ego_path(steps).repeat(2, 0).T
     zero = np.zeros(len(time))
-    rotation = {"qw": zero + np.cos(EGO_YAW / 2), "qx": zero, "qy": zero, "qz": zero + np.sin(EGO_YAW / 2)}
+    rotation = {
+        "qw": zero + np.cos(EGO_YAW / 2),
+        "qx": zero,
+        "qy": zero,
+        "qz": zero + np.sin(EGO_YAW / 2),
+    }
     return {"timestamp_ns": time, **rotation, "tx_m": x, "ty_m": y, "tz_m": zero}
 
 
@@ -82,7 +103,10 @@ def write_log(folder: Path, rows: Columns | None = None, pose_rows: Columns | No
     (folder / "map").mkdir(parents=True, exist_ok=True)
     path = folder / "annotations.feather"
     feather.write_feather(pa.table(annotations(small_tracks()) if rows is None else rows), path)
-    feather.write_feather(pa.table(poses() if pose_rows is None else pose_rows), folder / "city_SE3_egovehicle.feather")
+    feather.write_feather(
+        pa.table(poses() if pose_rows is None else pose_rows),
+        folder / "city_SE3_egovehicle.feather",
+    )
     archive = folder / "map" / f"log_map_archive_{folder.name}____PIT_city_57819.json"
     archive.write_text(json.dumps(fixtures.argoverse2_map()))
     (folder / "map" / f"{folder.name}___img_Sim2_city.json").write_text("{}")
@@ -110,7 +134,11 @@ def without_future(path: Path, cut_ns: int, out: Path) -> Path:
     later = rows["timestamp_ns"] > cut_ns
     for name in ("tx_m", "ty_m"):
         rows[name] = rows[name] + np.where(later, rng.normal(0.0, 30.0, len(later)), 0.0)
-    keep = ~later | (rng.random(len(later)) < 0.5) | (rows["timestamp_ns"] == rows["timestamp_ns"].max())
+    keep = (
+        ~later
+        | (rng.random(len(later)) < 0.5)
+        | (rows["timestamp_ns"] == rows["timestamp_ns"].max())
+    )
     new = np.flatnonzero(later)[:3]
     rows["track_uuid"][new] = [f"{i}-new" for i in range(3)]
     feather.write_feather(pa.table(take(rows, keep)), out / path.name)

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from trajformer.scenes.manifest import verify_store, write_manifest
-from trajformer.scenes.scene import MAX_EXTENT_M, MAX_SPEED_M_S, AgentRole, LightState, PolylineKind, Scene
+from trajformer.scenes.scene import (
+    MAX_EXTENT_M,
+    MAX_SPEED_M_S,
+    AgentRole,
+    LightState,
+    PolylineKind,
+    Scene,
+)
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
@@ -16,15 +23,31 @@ from trajformer.scenes.store import SceneStore
 def extremes(largest: float) -> np.ndarray:
     """Float32 numbers up to `largest` that an inexact conversion changes: signed zeros, denormals, long fractions."""
     info = np.finfo(np.float32)
-    values = [0.0, info.smallest_subnormal, 3 * info.smallest_subnormal, info.tiny, info.eps, 0.1, 1 / 3, 1.0, np.pi, largest]
+    values = [
+        0.0,
+        info.smallest_subnormal,
+        3 * info.smallest_subnormal,
+        info.tiny,
+        info.eps,
+        0.1,
+        1 / 3,
+        1.0,
+        np.pi,
+        largest,
+    ]
     values = np.minimum(np.array(values, np.float32), np.float32(largest))
     return np.concatenate([values, -values])
 
 
-def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True, **more: Any) -> Scene:
+def random_scene(
+    seed: int, agents: int = 3, lanes: int = 2, future: bool = True, **more: Any
+) -> Scene:
     """A valid random scene. `more` sets fields; `points` is the number of map points, `odd` selects extreme numbers."""
     rng = np.random.default_rng(seed)
-    history, horizon = more.pop("history", int(rng.integers(2, 6))), more.pop("horizon", int(rng.integers(1, 7)))
+    history, horizon = (
+        more.pop("history", int(rng.integers(2, 6))),
+        more.pop("horizon", int(rng.integers(1, 7))),
+    )
     steps = history + horizon * future
     valid = rng.random((agents, steps)) < 0.6
     valid[0, 0] = True
@@ -48,8 +71,11 @@ def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True
         "origin": rng.normal(0, 1e4, 2),
         "agent_id": tuple(f"{'AV ' * (i == 1)}{i}" for i in range(agents)),
         "agent_kind": rng.integers(0, 10, agents).astype(np.uint8),
-        "agent_role": rng.permutation([int(AgentRole.FOCAL), *rng.integers(0, 2, agents - 1)]).astype(np.uint8),
-        "polyline_id": rng.permutation(lanes) + rng.choice([-(2**63), -lanes // 2, 2**63 - 1 - lanes]),
+        "agent_role": rng.permutation(
+            [int(AgentRole.FOCAL), *rng.integers(0, 2, agents - 1)]
+        ).astype(np.uint8),
+        "polyline_id": rng.permutation(lanes)
+        + rng.choice([-(2**63), -lanes // 2, 2**63 - 1 - lanes]),
         "polyline_kind": rng.integers(0, len(PolylineKind), lanes).astype(np.uint8),
         "polyline_flags": rng.integers(0, 16, lanes).astype(np.uint8),
         "polyline_offset": np.concatenate([[0], np.cumsum(length)]).astype(np.int32),
@@ -57,7 +83,11 @@ def random_scene(seed: int, agents: int = 3, lanes: int = 2, future: bool = True
         "edge_kind": rng.integers(0, 4, edges).astype(np.uint8),
     }
     values |= {"num_history": history, "num_future": horizon, "valid": valid, "point": point}
-    values |= {"position": state[..., :2].copy(), "heading": state[..., 2].copy(), "velocity": state[..., 3:].copy()}
+    values |= {
+        "position": state[..., :2].copy(),
+        "heading": state[..., 2].copy(),
+        "velocity": state[..., 3:].copy(),
+    }
     if lanes and more.pop("optional", seed % 3 == 1):
         lights = rng.integers(1, 4)
         values["agent_size"] = rng.uniform(0, 20, (agents, 2)).astype(np.float32)
@@ -77,7 +107,10 @@ def fingerprint(scene: Scene) -> str:
     for field in fields(Scene):
         value = getattr(scene, field.name)
         if isinstance(value, np.ndarray):
-            digest.update(f"{field.name} {value.dtype} {value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+            digest.update(
+                f"{field.name} {value.dtype} {value.shape}".encode()
+                + np.ascontiguousarray(value).tobytes()
+            )
         else:
             digest.update(f"{field.name} {value!r}".encode())
     return digest.hexdigest()
@@ -87,7 +120,11 @@ CLOCK: dict[str, Any] = {"period_s": 0.1, "history": 4, "horizon": 3}
 
 
 def make_store(
-    root: Path, counts: tuple[int, ...] = (3, 2), split: str = "train", first: int = 0, clock: dict[str, Any] = CLOCK
+    root: Path,
+    counts: tuple[int, ...] = (3, 2),
+    split: str = "train",
+    first: int = 0,
+    clock: dict[str, Any] = CLOCK,
 ) -> list[Scene]:
     """A store with one split: `counts` scenes per shard, scene numbers from `first`, a manifest; an empty `clock` is random."""
     scenes = [random_scene(first + number, split=split, **clock) for number in range(sum(counts))]

@@ -14,15 +14,23 @@ from data_prep.readers.table.reader import Table
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
 
 SMALL = Table(num_history=5, num_future=5, stride=2)
-LANE_KINDS = {"vehicle": PolylineKind.LANE_VEHICLE, "bus": PolylineKind.LANE_BUS, "bike": PolylineKind.LANE_BIKE}
+LANE_KINDS = {
+    "vehicle": PolylineKind.LANE_VEHICLE,
+    "bus": PolylineKind.LANE_BUS,
+    "bike": PolylineKind.LANE_BIKE,
+}
 LANE_KINDS |= {"crosswalk": PolylineKind.CROSSWALK, "drivable_area": PolylineKind.DRIVABLE_AREA}
 
 
-def track(name: str, steps: Iterable[int], start: tuple[float, float] = (0.0, 0.0), **cells: Any) -> pd.DataFrame:
+def track(
+    name: str, steps: Iterable[int], start: tuple[float, float] = (0.0, 0.0), **cells: Any
+) -> pd.DataFrame:
     """Rows of a track that moves at (5, 1) m/s at 10 Hz, with more cells."""
     step = np.array(list(steps))
     return pd.DataFrame(
-        {"track_id": name, "step": step, "x": start[0] + 0.5 * step, "y": start[1] + 0.1 * step} | cells, index=range(len(step))
+        {"track_id": name, "step": step, "x": start[0] + 0.5 * step, "y": start[1] + 0.1 * step}
+        | cells,
+        index=range(len(step)),
     )
 
 
@@ -61,24 +69,48 @@ def read_all(raw: Path, reader: Table = SMALL, split: str = "val") -> dict[str, 
 def known_scene(with_future: bool = True) -> Scene:
     """A scene of a table, with numbers that survive a change of origin: agents with all kinds and roles, and all of a map."""
     scene = make_scene(12, num_history=5, num_future=5, with_future=with_future)
-    grid = {name: np.round(getattr(scene, name) * 64) / np.float32(64) for name in ("position", "point")}
-    shift = grid["position"][0, 4]  # the origin of a table's scene is the focal agent's last observed position
+    grid = {
+        name: np.round(getattr(scene, name) * 64) / np.float32(64) for name in ("position", "point")
+    }
+    shift = grid["position"][
+        0, 4
+    ]  # the origin of a table's scene is the focal agent's last observed position
     position = np.where(scene.valid[..., None], grid["position"] - shift, np.float32(0))
-    moved = {"position": position, "point": grid["point"] - shift, "origin": scene.origin + shift.astype(np.float64)}
-    return with_sorted_edges(replace(scene, source="table", split="val", scene_id="drive", **moved)).validate()
+    moved = {
+        "position": position,
+        "point": grid["point"] - shift,
+        "origin": scene.origin + shift.astype(np.float64),
+    }
+    return with_sorted_edges(
+        replace(scene, source="table", split="val", scene_id="drive", **moved)
+    ).validate()
 
 
 def with_sorted_edges(scene: Scene) -> Scene:
     order = np.lexsort((scene.edge_kind, scene.edge[1], scene.edge[0]))
-    return replace(scene, edge=np.ascontiguousarray(scene.edge[:, order]), edge_kind=scene.edge_kind[order])
+    return replace(
+        scene, edge=np.ascontiguousarray(scene.edge[:, order]), edge_kind=scene.edge_kind[order]
+    )
 
 
 def table_of(scene: Scene) -> pd.DataFrame:
     """A scene's tracks as a table with every column but `timestamp` and `scene_id`."""
     agent, step = np.nonzero(scene.valid)
-    xy, velocity = scene.position[agent, step] + scene.origin, scene.velocity[agent, step].astype(np.float64)
-    columns = {"track_id": np.array(scene.agent_id)[agent], "step": step, "x": xy[:, 0], "y": xy[:, 1]}
-    columns |= {"heading": scene.heading[agent, step].astype(np.float64), "vx": velocity[:, 0], "vy": velocity[:, 1]}
+    xy, velocity = (
+        scene.position[agent, step] + scene.origin,
+        scene.velocity[agent, step].astype(np.float64),
+    )
+    columns = {
+        "track_id": np.array(scene.agent_id)[agent],
+        "step": step,
+        "x": xy[:, 0],
+        "y": xy[:, 1],
+    }
+    columns |= {
+        "heading": scene.heading[agent, step].astype(np.float64),
+        "vx": velocity[:, 0],
+        "vy": velocity[:, 1],
+    }
     columns |= {"kind": [AgentKind(kind).name.lower() for kind in scene.agent_kind[agent]]}
     columns |= {"role": [AgentRole(role).name.lower() for role in scene.agent_role[agent]]}
     return pd.DataFrame(columns | {"city": scene.city})
@@ -90,14 +122,33 @@ def lanes_of(scene: Scene) -> dict[str, Any]:
     edges = list(zip(scene.edge.T.tolist(), scene.edge_kind.tolist(), strict=True))
     for index, number in enumerate(scene.polyline_id.tolist()):
         flags = LaneFlag(int(scene.polyline_flags[index]))
-        links = [(EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in edges if a == index]
-        lane: dict[str, Any] = {"id": number, "kind": names[PolylineKind(int(scene.polyline_kind[index]))]}
-        lane |= {"points": (scene.polyline(index) + scene.origin).tolist(), "intersection": bool(flags & LaneFlag.INTERSECTION)}
+        links = [
+            (EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in edges if a == index
+        ]
+        lane: dict[str, Any] = {
+            "id": number,
+            "kind": names[PolylineKind(int(scene.polyline_kind[index]))],
+        }
+        lane |= {
+            "points": (scene.polyline(index) + scene.origin).tolist(),
+            "intersection": bool(flags & LaneFlag.INTERSECTION),
+        }
         lane |= {"traffic_control": bool(flags & LaneFlag.TRAFFIC_CONTROL)}
-        lane |= {"turn": "left" if flags & LaneFlag.TURN_LEFT else "right" if flags & LaneFlag.TURN_RIGHT else "none"}
+        lane |= {
+            "turn": "left"
+            if flags & LaneFlag.TURN_LEFT
+            else "right"
+            if flags & LaneFlag.TURN_RIGHT
+            else "none"
+        }
         lane |= {"successors": [other for kind, other in links if kind == EdgeKind.SUCCESSOR]}
         lane |= {"predecessors": [other for kind, other in links if kind == EdgeKind.PREDECESSOR]}
-        lane |= {name: other for name in ("left", "right") for kind, other in links if kind.name.lower() == name}
+        lane |= {
+            name: other
+            for name in ("left", "right")
+            for kind, other in links
+            if kind.name.lower() == name
+        }
         lanes.append(lane)
     return {"lanes": lanes}
 

@@ -24,7 +24,9 @@ def draw_mask(*shape: int, share: float = 0.65, seed: int = 3) -> Tensor:
     return torch.rand(shape, generator=generator(seed)) < share
 
 
-def copy_attention(source: MultiHeadAttention, target: nn.MultiheadAttention) -> nn.MultiheadAttention:
+def copy_attention(
+    source: MultiHeadAttention, target: nn.MultiheadAttention
+) -> nn.MultiheadAttention:
     parts = (source.query, source.key, source.value)
     target.in_proj_weight.data.copy_(torch.cat([part.weight for part in parts]))
     target.in_proj_bias.data.copy_(torch.cat([part.bias for part in parts]))
@@ -50,14 +52,18 @@ def weights_of(layer: MultiHeadAttention, *inputs: Tensor, **options: Any) -> Te
 
 def tensors(batch: SceneBatch) -> dict[str, Tensor]:
     """The tensors by name; "target" and "target_valid" are the fields of the truth."""
-    values = {item.name: getattr(batch.observation, item.name) for item in fields(batch.observation)}
+    values = {
+        item.name: getattr(batch.observation, item.name) for item in fields(batch.observation)
+    }
     by_name = {name: value for name, value in values.items() if isinstance(value, Tensor)}
     return by_name | {"target": batch.truth.position, "target_valid": batch.truth.valid}
 
 
 def edit(batch: SceneBatch, **values: Any) -> SceneBatch:
     """A copy with some fields replaced, by the names of `tensors`."""
-    truth = Truth(values.pop("target", batch.truth.position), values.pop("target_valid", batch.truth.valid))
+    truth = Truth(
+        values.pop("target", batch.truth.position), values.pop("target_valid", batch.truth.valid)
+    )
     return SceneBatch(replace(batch.observation, **values), truth)
 
 

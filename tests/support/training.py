@@ -29,15 +29,26 @@ def training_store(root: Path, train: int, val: int) -> Path:
 def recipe(store: Path, **changes: Any) -> TrainConfig:
     """A tiny recipe with dropout and every augmentation; parts such as `trainer` and `optim` take dicts of changes."""
     block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2)
-    layers: dict[str, Any] = {"motion_layers": (1, 1), "map_layers": (1, 1), "social_layers": (1, 2)}
+    layers: dict[str, Any] = {
+        "motion_layers": (1, 1),
+        "map_layers": (1, 1),
+        "social_layers": (1, 2),
+    }
     config = TrainConfig(
-        model=MMTransformerConfig(num_future=12, block=block, map_width=8, max_polylines=6, max_neighbors=4, **layers),
+        model=MMTransformerConfig(
+            num_future=12, block=block, map_width=8, max_polylines=6, max_neighbors=4, **layers
+        ),
         data=DataConfig(str(store), str(store), batch_size=2, batch=BatchConfig(polyline_points=4)),
-        augment=AugmentConfig(flip=0.5, rotate=1.0, agent_dropout=0.3, history_mask=0.5, history_mask_steps=4),
+        augment=AugmentConfig(
+            flip=0.5, rotate=1.0, agent_dropout=0.3, history_mask=0.5, history_mask_steps=4
+        ),
         optim=OptimConfig(learning_rate=3e-3),
         trainer=TrainerConfig(epochs=3, threads=1, log_every=1, accelerator="cpu"),
     )
-    parts = {n: replace(getattr(config, n), **v) if isinstance(v, dict) else v for n, v in changes.items()}
+    parts = {
+        n: replace(getattr(config, n), **v) if isinstance(v, dict) else v
+        for n, v in changes.items()
+    }
     return replace(config, **parts)
 
 

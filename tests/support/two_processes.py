@@ -28,7 +28,12 @@ from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.optim import build_optimizer, parameter_groups
 
 SCENES = example_scenes((4, 3, 5, 6, 3))
-STEPS = ([0, 1, 2], [3, 4], [1, 4, 3], [2, 0])  # scenes of each step: an odd number is divided unevenly
+STEPS = (
+    [0, 1, 2],
+    [3, 4],
+    [1, 4, 3],
+    [2, 0],
+)  # scenes of each step: an odd number is divided unevenly
 
 
 def run_both(function: Callable[..., None], *arguments: Any) -> None:
@@ -38,7 +43,9 @@ def run_both(function: Callable[..., None], *arguments: Any) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
-    running = [context.Process(target=_member, args=(rank, port, function, arguments)) for rank in range(2)]
+    running = [
+        context.Process(target=_member, args=(rank, port, function, arguments)) for rank in range(2)
+    ]
     for process in running:
         process.start()
     for process in running:
@@ -46,7 +53,9 @@ def run_both(function: Callable[..., None], *arguments: Any) -> None:
     assert [process.exitcode for process in running] == [0, 0]
 
 
-def _member(rank: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _member(
+    rank: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -70,14 +79,21 @@ def record(notes: Path, stop: str = "") -> None:
 
     def recording(self: Any, batch: Any, index: int) -> Tensor:
         with notes.open("a") as file:
-            file.write(json.dumps([self.current_epoch, index, self.global_rank, batch.observation.scene_id]) + "\n")
+            file.write(
+                json.dumps(
+                    [self.current_epoch, index, self.global_rank, batch.observation.scene_id]
+                )
+                + "\n"
+            )
         if self.global_rank and stop == f"{self.current_epoch} {index}":
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, batch, index)
 
     def keep(self: Any, optimizer: torch.optim.Optimizer) -> None:
         if self.global_rank == self.global_step == 0:
-            torch.save({name: value.grad for name, value in self.named_parameters()}, f"{notes}.grad")
+            torch.save(
+                {name: value.grad for name, value in self.named_parameters()}, f"{notes}.grad"
+            )
 
     ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = recording, keep  # type: ignore[method-assign]
 
@@ -99,14 +115,24 @@ def noise(*shape: int, device: Any = None) -> Tensor:
     return torch.linspace(-1, 1, shape[1])[:, None, None].expand(shape)
 
 
-def train_model(name: str, steps: int, rank: int = 0, world: int = 1) -> tuple[list[float], dict[str, Tensor]]:
+def train_model(
+    name: str, steps: int, rank: int = 0, world: int = 1
+) -> tuple[list[float], dict[str, Tensor]]:
     """The losses of the steps, means over processes, and the final weights; without dropout and augmentation."""
     model = shallow(name)
     objective: nn.Module = Objective(model, model.losses[-1]().build()).train()
-    optimizer, _ = build_optimizer(parameter_groups(objective, OptimConfig()), OptimConfig(), lambda step: (step, steps))
-    for group in optimizer.param_groups:  # AdamW gives a step of full size to gradients that are zero except for rounding
+    optimizer, _ = build_optimizer(
+        parameter_groups(objective, OptimConfig()), OptimConfig(), lambda step: (step, steps)
+    )
+    for group in (
+        optimizer.param_groups
+    ):  # AdamW gives a step of full size to gradients that are zero except for rounding
         group["eps"] = 1e-3
-    parallel = DistributedDataParallel(objective, find_unused_parameters=model.partial) if world > 1 else objective
+    parallel = (
+        DistributedDataParallel(objective, find_unused_parameters=model.find_unused_parameters)
+        if world > 1
+        else objective
+    )
     losses = []
     for step in range(steps):
         scenes = STEPS[step % len(STEPS)]

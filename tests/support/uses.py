@@ -31,8 +31,19 @@ from support.processes import environment, session
 from support.raw_folders import FOLDERS
 
 ROOT = Path(__file__).parents[2]
-PRELOAD = ["trajformer.cli.models", "trajformer.cli.store", "trajformer.cli.data", "trajformer.cli.tasks", "trajformer.cli.demo"]
-PRELOAD += ["trajformer.cli.heads", "trajformer.training.run", "trajformer.evaluation.evaluate", "trajformer.plotting.scene"]
+PRELOAD = [
+    "trajformer.cli.models",
+    "trajformer.cli.store",
+    "trajformer.cli.data",
+    "trajformer.cli.tasks",
+    "trajformer.cli.demo",
+]
+PRELOAD += [
+    "trajformer.cli.heads",
+    "trajformer.training.run",
+    "trajformer.evaluation.evaluate",
+    "trajformer.plotting.scene",
+]
 PRELOAD += ["trajformer.recipes.checkpoint", "data_prep.engine.prepare", "data_prep.readers.names"]
 PROGRESS = re.compile(r"epoch \d+|stopping after this step")  # of a training, on standard error
 TEMPORARY = re.compile(r"\.tmp$|^\.")  # names that no command may leave behind
@@ -83,14 +94,20 @@ class Case:
     """
 
     use: str  # in words; the name of the test
-    run: str | tuple[str, ...] | Callable[[], object]  # words after `trajformer` or "tools/x.py", or a function of the API
+    run: (
+        str | tuple[str, ...] | Callable[[], object]
+    )  # words after `trajformer` or "tools/x.py", or a function of the API
     line: str = ""  # regular expression in the error line, or in the output if `status` is 0
     prepare: Callable[[], object] = list  # runs before the command, in its process and folder
-    guard: Guard | tuple[Guard, ...] | None = None  # several are removed together: each stops the command
+    guard: Guard | tuple[Guard, ...] | None = (
+        None  # several are removed together: each stops the command
+    )
     _: KW_ONLY
     status: int = 1
     changes: tuple[str, ...] = ()  # patterns of files that the command may change
-    makes: tuple[tuple[str, str], ...] = ()  # files that exist afterwards, and a regular expression in each
+    makes: tuple[
+        tuple[str, str], ...
+    ] = ()  # files that exist afterwards, and a regular expression in each
     absent: tuple[str, ...] = ()  # patterns of new files that must not exist afterwards
     stop: Stop | None = None
     limit_s: float = 90.0
@@ -128,7 +145,9 @@ def prepare_files(folder: Path) -> Path:
                 for number in range(count):
                     columns = fixtures.argoverse2_columns(seed=number)
                     if split == "test":
-                        columns = {name: values[columns["observed"]] for name, values in columns.items()}
+                        columns = {
+                            name: values[columns["observed"]] for name, values in columns.items()
+                        }
                     name = f"{raw}-{split}-{number}"
                     columns["scenario_id"] = np.full(len(columns["heading"]), name)
                     fixtures.write_argoverse2(Path(raw), columns, split=split, uuid=name)
@@ -151,7 +170,9 @@ def prepare_files(folder: Path) -> Path:
 
 
 def cut(path: str, share: float = 0.9) -> Callable[[], object]:
-    return lambda: Path(path).write_bytes((data := Path(path).read_bytes())[: int(len(data) * share)])
+    return lambda: Path(path).write_bytes(
+        (data := Path(path).read_bytes())[: int(len(data) * share)]
+    )
 
 
 def files_below(folder: Path) -> Files:
@@ -203,7 +224,9 @@ def tables() -> list[Case]:
 def _child(use: str, folder: Path, pipe: Connection) -> None:
     """The process of a case: output to files next to its folder, preparation, and the command."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with an ignored Ctrl-C
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell starts background jobs with an ignored Ctrl-C
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the process ends with the tests
     os.chdir(folder)
     for number, name in ((1, "out"), (2, "err")):
@@ -220,7 +243,9 @@ def start_server() -> None:
     """Start the process that is forked for each case; later calls do nothing."""
     multiprocessing.set_forkserver_preload([*PRELOAD, "support.uses", *TABLES])
     before = os.environ.copy()
-    os.environ |= environment(PYTHONPATH=os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tools"))))
+    os.environ |= environment(
+        PYTHONPATH=os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tools")))
+    )
     try:
         forkserver.ensure_running()
     finally:
@@ -237,18 +262,24 @@ def run_case(case: Case, prepared: Path, folder: Path, method: str = "forkserver
     """Run a case in a new folder, in a process that starts by this method of `multiprocessing`."""
     shutil.copytree(prepared, folder, symlinks=True)
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context(method).Process(target=_child, args=(case.use, folder, sender))
+    process = multiprocessing.get_context(method).Process(
+        target=_child, args=(case.use, folder, sender)
+    )
     with _LOCK:
         process.start()
     sender.close()
     before: Files = receiver.recv()
     limit = time.monotonic() + case.limit_s
     if case.stop is not None:
-        while not any(folder.glob(case.stop.file)) and _is_alive(process) and time.monotonic() < limit:
+        while (
+            not any(folder.glob(case.stop.file)) and _is_alive(process) and time.monotonic() < limit
+        ):
             time.sleep(0.01)
         time.sleep(case.stop.after_s)
         if _is_alive(process):
-            (os.killpg if case.stop.signal == signal.SIGINT else os.kill)(process.pid, case.stop.signal)
+            (os.killpg if case.stop.signal == signal.SIGINT else os.kill)(
+                process.pid, case.stop.signal
+            )
         limit = time.monotonic() + STOP_S
     while (_is_alive(process) or session(process.pid)) and time.monotonic() < limit:
         time.sleep(0.02)
@@ -257,7 +288,11 @@ def run_case(case: Case, prepared: Path, folder: Path, method: str = "forkserver
         while _is_alive(process):
             time.sleep(0.02)
     out, err = (Path(f"{folder}.{name}").read_text(errors="replace") for name in ("out", "err"))
-    texts = {name: path.read_text(errors="replace") for name, _ in case.makes if (path := folder / name).is_file()}
+    texts = {
+        name: path.read_text(errors="replace")
+        for name, _ in case.makes
+        if (path := folder / name).is_file()
+    }
     return End(None if running else process.exitcode, out, err, before, files_below(folder), texts)
 
 
@@ -265,7 +300,11 @@ def problems(case: Case, end: End) -> list[str]:
     """Differences between the expected end of a case and its end; an empty list for a correct one."""
     found = []
     if end.status != case.status:
-        found.append("does not end" if end.status is None else f"exit status {end.status}, expected {case.status}")
+        found.append(
+            "does not end"
+            if end.status is None
+            else f"exit status {end.status}, expected {case.status}"
+        )
     if "Traceback" in end.err:
         found.append("traceback")
     lines = [line for line in end.err.splitlines() if not PROGRESS.match(line)]
@@ -275,10 +314,16 @@ def problems(case: Case, end: End) -> list[str]:
     if not re.search(case.line, text):
         found.append(f"no line with {case.line!r}")
     for name, content in end.before.items():
-        if end.after.get(name) != content and not any(Path(name).match(pattern) for pattern in case.changes):
+        if end.after.get(name) != content and not any(
+            Path(name).match(pattern) for pattern in case.changes
+        ):
             found.append(f"{name} is changed")
     new = [name for name in end.after if name not in end.before]
-    left = [name for name in new if TEMPORARY.search(Path(name).name) or any(map(Path(name).match, case.absent))]
+    left = [
+        name
+        for name in new
+        if TEMPORARY.search(Path(name).name) or any(map(Path(name).match, case.absent))
+    ]
     found += [f"{name} is left" for name in left]
     for name, content in case.makes:
         if not re.search(content, end.texts.get(name, "")):

@@ -36,7 +36,10 @@ class Linear(Forecaster):
     def __init__(self, config: LinearConfig) -> None:
         super().__init__()
         self.config, self.calls = config, 0
-        self.out, self.unused = nn.Linear(2, 2 * config.num_future * 2), nn.Linear(1, 1) if config.error == "gradient" else None
+        self.out, self.unused = (
+            nn.Linear(2, 2 * config.num_future * 2),
+            nn.Linear(1, 1) if config.error == "gradient" else None,
+        )
         self.score = nn.Linear(2, 2)
         if config.error == "truth":
             self.losses = (LeakyLossConfig,)
@@ -44,8 +47,13 @@ class Linear(Forecaster):
     def forward(self, observation: Observation, leak: float = 0.0) -> Forecast:
         config, targets = self.config, slice(observation.num_targets)
         if observation.num_future != config.num_future and config.error != "horizon":
-            raise TrajformerError(f"{observation.num_future} future steps, the model predicts {config.num_future}")
-        pose, velocity = observation.pose[:, targets], observation.velocity * observation.valid[..., None]
+            raise TrajformerError(
+                f"{observation.num_future} future steps, the model predicts {config.num_future}"
+            )
+        pose, velocity = (
+            observation.pose[:, targets],
+            observation.velocity * observation.valid[..., None],
+        )
         if config.error == "unseen steps":
             velocity = observation.velocity
         local = self.speed(velocity[:, targets].mean(2), pose)

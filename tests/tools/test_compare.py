@@ -74,15 +74,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = recipe(root / "store", data={"batch_size": 4, "batch": batch})
         (root / f"{targets}.yaml").write_text(yaml.safe_dump(to_plain(config)))
     (root / "tiny.yaml").write_text(TABLE)
-    (root / "results.md").write_text("# A\n<!-- table: tiny -->\nold\n<!-- end -->\nB\n<!-- end -->\n")
+    (root / "results.md").write_text(
+        "# A\n<!-- table: tiny -->\nold\n<!-- end -->\nB\n<!-- end -->\n"
+    )
     return root
 
 
 def compare(folder: Path, *words: object) -> int:
     """Exit status of the tool with the default options of this test and further options."""
-    files = [f"--{name}={folder / file}" for name, file in (("json", "r.json"), ("markdown", "results.md"), ("plot", "p.png"))]
+    files = [
+        f"--{name}={folder / file}"
+        for name, file in (("json", "r.json"), ("markdown", "results.md"), ("plot", "p.png"))
+    ]
     length = ["--futures=8", "--seeds=3", "--jobs=1", "--repeats=1", "--overwrite"]
-    where = [f"--store={folder / 'store'}", f"--out={folder / 'out'}", f"--table={folder / 'tiny.yaml'}"]
+    where = [
+        f"--store={folder / 'store'}",
+        f"--out={folder / 'out'}",
+        f"--table={folder / 'tiny.yaml'}",
+    ]
     return models.main([*where, *length, *files, *map(str, words)])
 
 
@@ -97,29 +106,52 @@ def first(folder: Path) -> list[dict[str, Any]]:
     return rows_in(folder / "r.json")
 
 
-def test_a_row_is_trained_scored_and_measured_and_an_invalid_one_is_listed(folder: Path, first: list[dict[str, Any]]) -> None:
+def test_a_row_is_trained_scored_and_measured_and_an_invalid_one_is_listed(
+    folder: Path, first: list[dict[str, Any]]
+) -> None:
     row, refused = first
     assert [row["name"], row["failed"], refused["seeds"]] == ["Motion alone", [], {}]
     assert len(refused["failed"]) == 1 and "hats" in refused["failed"][0]
     length = row["seeds"]["3"]["run"]
     assert (length["epochs"], length["futures"]) == (1, 9) and length["minutes"] > 0
     assert row["cost"]["parameters"] > 1000
-    assert all(row["cost"][name] >= 0 for name in ("latency_1_ms", "latency_32_ms", "step_32_ms", "load_before"))
-    assert row["cost"]["forward_mb"] >= row["cost"]["base_mb"] > 50 and row["cost"]["step_mb"] > row["cost"]["step_base_mb"]
+    assert all(
+        row["cost"][name] >= 0
+        for name in ("latency_1_ms", "latency_32_ms", "step_32_ms", "load_before")
+    )
+    assert (
+        row["cost"]["forward_mb"] >= row["cost"]["base_mb"] > 50
+        and row["cost"]["step_mb"] > row["cost"]["step_base_mb"]
+    )
     text = (folder / "results.md").read_text()
-    assert text.startswith("# A\n<!-- table: tiny -->\nAccuracy") and text.endswith("\n<!-- end -->\nB\n<!-- end -->\n")
+    assert text.startswith("# A\n<!-- table: tiny -->\nAccuracy") and text.endswith(
+        "\n<!-- end -->\nB\n<!-- end -->\n"
+    )
     assert "old" not in text and "| Motion alone |" in text and "- refused: " in text
     assert f"{row['mean']['minFDE6']:.3f}".removeprefix("0") in text
     assert (folder / "p.png").read_bytes().startswith(b"\x89PNG")
-    files = [folder / "out" / "motion_alone" / name for name in ("seed3/run.json", "seed3/scores.json", "cost.json")]
+    files = [
+        folder / "out" / "motion_alone" / name
+        for name in ("seed3/run.json", "seed3/scores.json", "cost.json")
+    ]
     for record in map(json.loads, (path.read_text() for path in (*files, folder / "r.json"))):
         assert record["commit"] and record["command"].startswith("python ")
     assert f"Tables made by commit {record['commit']}." in text
 
 
-def test_a_folder_with_another_length_is_an_error(folder: Path, first: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_a_folder_with_another_length_is_an_error(
+    folder: Path, first: list[dict[str, Any]], tmp_path: Path
+) -> None:
     (tmp_path / "r.md").write_text("<!-- table: tiny -->\n<!-- end -->\n")
-    assert compare(folder, "--futures=30", f"--json={tmp_path / 'r.json'}", f"--markdown={tmp_path / 'r.md'}") == 1
+    assert (
+        compare(
+            folder,
+            "--futures=30",
+            f"--json={tmp_path / 'r.json'}",
+            f"--markdown={tmp_path / 'r.md'}",
+        )
+        == 1
+    )
     row = rows_in(tmp_path / "r.json")[0]
     assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
 
@@ -137,7 +169,11 @@ def test_wrong_options_are_refused_before_a_file_is_replaced(
 ) -> None:
     (tmp_path / "t.yaml").write_text(f"- {{name: a, config: {folder / 'focal.yaml'}}}\n")
     (tmp_path / "r.md").write_text("<!-- table: t -->\npublished\n<!-- end -->\n")
-    files = [f"--table={tmp_path / 't.yaml'}", f"--markdown={tmp_path / 'r.md'}", f"--out={tmp_path / 'out'}"]
+    files = [
+        f"--table={tmp_path / 't.yaml'}",
+        f"--markdown={tmp_path / 'r.md'}",
+        f"--out={tmp_path / 'out'}",
+    ]
     assert compare(folder, *files, option, 3) == 1
     assert line in capsys.readouterr().err
     assert "published" in (tmp_path / "r.md").read_text() and not (tmp_path / "out").exists()
@@ -166,38 +202,98 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
     files = {"table": "stages.yaml", "markdown": "stages.md", "json": "s.json"}
     words = [*(f"--{name}={folder / file}" for name, file in files.items()), "--seeds", 5]
     assert compare(folder, *words) == 0
-    assert [(list(row["seeds"]), row["failed"]) for row in rows_in(folder / "s.json")] == [(["5"], [])] * 2
+    assert [(list(row["seeds"]), row["failed"]) for row in rows_in(folder / "s.json")] == [
+        (["5"], [])
+    ] * 2
     paths = [folder / "out" / name / "seed5" / "best.ckpt" for name in ("second", "first")]
-    second_stage, first_stage = (torch.load(path, weights_only=True)["state_dict"] for path in paths)
-    copied = {key.replace("cvae.", ""): value for key, value in second_stage.items() if "cvae." in key}
+    second_stage, first_stage = (
+        torch.load(path, weights_only=True)["state_dict"] for path in paths
+    )
+    copied = {
+        key.replace("cvae.", ""): value for key, value in second_stage.items() if "cvae." in key
+    }
     assert copied and all(torch.equal(value, first_stage[key]) for key, value in copied.items())
     row, _ = trainings.read_table(folder / "stages.yaml")
     other = trainings.plan(row, 4, folder / "store", folder / "out", 8)
     assert other.recipe.first_stage == str(folder / "out" / "first" / "seed4" / "best.ckpt")
-    assert compare(folder, *words, "--finished", f"--out={folder / 'out' / '..' / 'out'}") == 0  # moved folders are the same run
+    assert (
+        compare(folder, *words, "--finished", f"--out={folder / 'out' / '..' / 'out'}") == 0
+    )  # moved folders are the same run
 
 
 @pytest.mark.usefixtures("trained_here")
-def test_rows_for_processor_minutes_are_scored_at_the_end(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"name": name, "config": "focal.yaml", "arguments": {"trainer.minutes": 5}} for name in ("usual", "fast")]
+def test_rows_for_processor_minutes_are_scored_at_the_end(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"name": name, "config": "focal.yaml", "arguments": {"trainer.minutes": 5}}
+        for name in ("usual", "fast")
+    ]
     rows[1]["arguments"]["optim.learning_rate"] = 0.01
-    (folder / "minutes.yaml").write_text(yaml.safe_dump([*rows, {"name": "cv", "model": "constant_velocity"}]))
+    (folder / "minutes.yaml").write_text(
+        yaml.safe_dump([*rows, {"name": "cv", "model": "constant_velocity"}])
+    )
     (folder / "minutes.md").write_text("<!-- table: minutes -->\n<!-- end -->\n")
     files = {"table": "minutes.yaml", "markdown": "minutes.md", "json": "m.json"}
-    options = ["--seeds", 1, 2, "--paired", "--trainer.minutes", 0.005]  # the last one is a field of all recipes
-    assert compare(folder, *(f"--{name}={folder / file}" for name, file in files.items()), *options) == 0
+    options = [
+        "--seeds",
+        1,
+        2,
+        "--paired",
+        "--trainer.minutes",
+        0.005,
+    ]  # the last one is a field of all recipes
+    assert (
+        compare(folder, *(f"--{name}={folder / file}" for name, file in files.items()), *options)
+        == 0
+    )
     assert "usual/seed1: 0.005 processor minutes" in capsys.readouterr().out
     usual, fast, still = rows_in(folder / "m.json")
-    assert usual["seeds"]["1"]["run"] | {"minutes": 0} == {"minutes": 0, "epochs": None, "futures": None}
+    assert usual["seeds"]["1"]["run"] | {"minutes": 0} == {
+        "minutes": 0,
+        "epochs": None,
+        "futures": None,
+    }
     last = folder / "out" / "fast" / "seed2" / "last.ckpt"
-    assert run("evaluate", "--checkpoint", last, "--store", folder / "store", "--json", folder / "m-last.json") == 0
-    assert fast["seeds"]["2"]["scores"] == pytest.approx(json.loads((folder / "m-last.json").read_text()), rel=1e-6)
-    assert models.differences([models.Result(row) for row in trainings.read_table(folder / "minutes.yaml")], folder) == {}
+    assert (
+        run(
+            "evaluate",
+            "--checkpoint",
+            last,
+            "--store",
+            folder / "store",
+            "--json",
+            folder / "m-last.json",
+        )
+        == 0
+    )
+    assert fast["seeds"]["2"]["scores"] == pytest.approx(
+        json.loads((folder / "m-last.json").read_text()), rel=1e-6
+    )
+    assert (
+        models.differences(
+            [models.Result(row) for row in trainings.read_table(folder / "minutes.yaml")], folder
+        )
+        == {}
+    )
     text = (folder / "minutes.md").read_text()
-    assert "Differences from 'usual' with paired 95 % intervals over scenes:" in text and "futures" not in text
+    assert (
+        "Differences from 'usual' with paired 95 % intervals over scenes:" in text
+        and "futures" not in text
+    )
     [line] = [line for line in text.split("\n") if line.startswith("| cv | ") and " to " in line]
-    gap, low, high = (float(word) for word in line.split(" | ")[2].replace("(", "").replace(")", "").replace("to ", "").split())
-    assert gap == pytest.approx(still["mean"]["minFDE6"] - usual["mean"]["minFDE6"], abs=6e-4) and low <= gap <= high
+    gap, low, high = (
+        float(word)
+        for word in line.split(" | ")[2]
+        .replace("(", "")
+        .replace(")", "")
+        .replace("to ", "")
+        .split()
+    )
+    assert (
+        gap == pytest.approx(still["mean"]["minFDE6"] - usual["mean"]["minFDE6"], abs=6e-4)
+        and low <= gap <= high
+    )
 
 
 def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]) -> None:
@@ -207,7 +303,18 @@ def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]
     assert first[0]["seeds"]["3"]["scores"] == pytest.approx(expected, rel=1e-6)
     assert {name: first[0]["mean"][name] for name in expected} == pytest.approx(expected, rel=1e-6)
     kept = models.score("constant_velocity", folder / "cv", store, "val")
-    assert run("evaluate", "--model", "constant_velocity", "--store", store, "--json", folder / "cv.json") == 0
+    assert (
+        run(
+            "evaluate",
+            "--model",
+            "constant_velocity",
+            "--store",
+            store,
+            "--json",
+            folder / "cv.json",
+        )
+        == 0
+    )
     assert kept["scores"] == pytest.approx(json.loads((folder / "cv.json").read_text()), rel=1e-6)
 
 
@@ -217,12 +324,18 @@ def test_scenes_without_a_focal_agent_are_scored(tmp_path: Path) -> None:
     scene = replace(scene, agent_role=np.minimum(scene.agent_role, np.uint8(AgentRole.SCORED)))
     write_shard(shard_path(tmp_path, "val", 0), [scene], ShardInfo("synthetic", "val"))
     found = models.score("constant_velocity", tmp_path / "out", tmp_path, "val")
-    assert found["scores"]["num_agents"] > 0 and {kind["count"] for kind in found["manoeuvres"].values()} == {0}
+    assert found["scores"]["num_agents"] > 0 and {
+        kind["count"] for kind in found["manoeuvres"].values()
+    } == {0}
 
 
-def test_finished_rows_are_reused(folder: Path, first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_rows_are_reused(
+    folder: Path, first: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     row = folder / "out" / "motion_alone"
-    written = {path: path.stat().st_mtime_ns for path in (row / "cost.json", *row.glob("seed3/*.*"))}
+    written = {
+        path: path.stat().st_mtime_ns for path in (row / "cost.json", *row.glob("seed3/*.*"))
+    }
     monkeypatch.setattr(trainings.Training, "start", lambda *_: pytest.fail("trained again"))
     assert compare(folder) == 1
     assert rows_in(folder / "r.json") == first
@@ -239,16 +352,25 @@ def plan(folder: Path, name: str, targets: str = "focal", futures: int = 100) ->
 
 def test_all_models_train_on_the_same_number_of_futures(folder: Path) -> None:
     scenes = SceneStore(folder / "store", "train")
-    known = [scene.valid[:, scene.num_history - 1] & scene.valid[:, scene.num_history :].any(1) for scene in scenes]
+    known = [
+        scene.valid[:, scene.num_history - 1] & scene.valid[:, scene.num_history :].any(1)
+        for scene in scenes
+    ]
     per_epoch = {"focal": 9, "all": int(sum(agents.sum() for agents in known))}
     for targets, count in per_epoch.items():
         made = plan(folder, targets, targets, futures=900)
         trainer = made.recipe.trainer
         assert made.futures == trainer.epochs * count and abs(made.futures - 900) <= count / 2
         assert 6 <= trainer.epochs / trainer.validate_every <= 10
-        assert (trainer.threads, made.recipe.seed, made.recipe.data.train) == (1, 0, str(folder / "store"))
+        assert (trainer.threads, made.recipe.seed, made.recipe.data.train) == (
+            1,
+            0,
+            str(folder / "store"),
+        )
     assert plan(folder, "short", futures=1).recipe.trainer.epochs == 1
-    (folder / "epochs.yaml").write_text("- {name: a, config: focal.yaml, epochs: 7, arguments: {data.learn_from: all}}")
+    (folder / "epochs.yaml").write_text(
+        "- {name: a, config: focal.yaml, epochs: 7, arguments: {data.learn_from: all}}"
+    )
     [row] = trainings.read_table(folder / "epochs.yaml")
     made = trainings.plan(row, 0, folder / "store", folder / "plans", 1)
     assert made.recipe.trainer.epochs == 7 and made.futures == 7 * per_epoch["all"]
@@ -261,7 +383,9 @@ def test_a_second_stage_for_processor_minutes_has_its_first_stage(folder: Path) 
     assert (made.recipe.trainer.threads, made.checkpoint.name) == (1, "last.ckpt")
 
 
-def test_a_failed_training_does_not_affect_the_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_training_does_not_affect_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trainings, "COMMAND", [sys.executable, "-c", STUB])
     plans = [plan(folder, name) for name in ("one", "fails", "two")]
     assert trainings.train_all(plans, 2) == {plans[1]: "trajformer train: no such thing"}
@@ -277,7 +401,10 @@ def test_records_of_earlier_versions_are_accepted(folder: Path) -> None:
     one = trainings.plan(row, 0, folder / "store", folder / "plans", 8)
     one.folder.mkdir(parents=True)
     record = one.record()
-    digests, record["recipe"]["trainer"]["epochs"] = {name: record.pop(name) for name in ("data", "val")}, 80
+    digests, record["recipe"]["trainer"]["epochs"] = (
+        {name: record.pop(name) for name in ("data", "val")},
+        80,
+    )
     (one.folder / "run.json").write_text(json.dumps(record))
     one.write_record(done=True)
     later = json.loads((one.folder / "run.json").read_text())
@@ -288,7 +415,9 @@ def test_records_of_earlier_versions_are_accepted(folder: Path) -> None:
             one.record()
 
 
-def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_ends_and_resumes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trainings, "COMMAND", [sys.executable, "-c", STUB])
     one, sleep = plan(folder, "waits"), trainings.time.sleep
 
@@ -309,7 +438,9 @@ def test_an_interrupted_training_ends_and_resumes(folder: Path, monkeypatch: pyt
     assert one.record()["done"] and one.record()["minutes"] > before["minutes"]
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "configs" / "compare").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "configs" / "compare").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_the_tables_of_configs_have_different_recipes(file: Path) -> None:
     configs = [row.recipe for row in trainings.read_table(file)]
     for config in configs:
@@ -325,8 +456,14 @@ def test_the_tables_of_configs_have_different_recipes(file: Path) -> None:
         ("- {name: a, model: nothing}", "row 1: unknown model 'nothing' .*constant_velocity"),
         ("- {name: a, config: a.yaml, arguments: [1]}", "row 1.arguments: expected dict"),
         ("- {name: a, config: a.yaml, after: b}", "row 1: after: 'b' is not a row"),
-        ("- {name: a, config: a.yaml, after: b}\n- {name: b, config: a.yaml, after: a}", "row 1: after: 'b' is not a row"),
-        ("- {name: a b, config: a.yaml}\n- {name: A-b, config: a.yaml}", "row 1: another row has the same folder, 'a_b'"),
+        (
+            "- {name: a, config: a.yaml, after: b}\n- {name: b, config: a.yaml, after: a}",
+            "row 1: after: 'b' is not a row",
+        ),
+        (
+            "- {name: a b, config: a.yaml}\n- {name: A-b, config: a.yaml}",
+            "row 1: another row has the same folder, 'a_b'",
+        ),
     ],
 )
 def test_a_malformed_table_is_an_error(tmp_path: Path, text: str, expected: str) -> None:
@@ -337,9 +474,15 @@ def test_a_malformed_table_is_an_error(tmp_path: Path, text: str, expected: str)
 
 @pytest.mark.parametrize(
     ("option", "expected"),
-    [("store=none", "no such store"), ("markdown=focal.yaml", "has no '<!-- table: tiny -->'"), ("table=none.yaml", "none.yaml")],
+    [
+        ("store=none", "no such store"),
+        ("markdown=focal.yaml", "has no '<!-- table: tiny -->'"),
+        ("table=none.yaml", "none.yaml"),
+    ],
 )
-def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], option: str, expected: str) -> None:
+def test_errors_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, expected: str
+) -> None:
     name, file = option.split("=")
     assert compare(folder, f"--{name}={folder / file}") == 1
     error = capsys.readouterr().err
@@ -349,19 +492,33 @@ def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], o
 def row_of(name: str, values: list[float], **cost: float) -> dict[str, Any]:
     """A row with one minFDE6 per seed."""
     by_manoeuvre = {"turn": {"count": 4, "minFDE6": 2.5, "MR6": 0.5}, "stop": {"count": 0}}
-    figures = [{"scores": {"num_agents": 9, "minFDE6": value}, "manoeuvres": by_manoeuvre} for value in values]
-    seeds = {str(i): part | {"run": {"minutes": 3.0 + i}} for i, part in enumerate(figures)}
+    metrics = [
+        {"scores": {"num_agents": 9, "minFDE6": value}, "manoeuvres": by_manoeuvre}
+        for value in values
+    ]
+    seeds = {str(i): part | {"run": {"minutes": 3.0 + i}} for i, part in enumerate(metrics)}
     return {"name": name, "seeds": seeds, "cost": cost, "failed": []} | table.summarize(seeds)
 
 
 def test_tables_have_mean_and_deviation_and_no_empty_column() -> None:
-    some = [row_of("a", [1.0, 1.5, 1.7], parameters=12345, latency_1_ms=12.34), row_of("b", [0.25]), row_of("none", [])]
+    some = [
+        row_of("a", [1.0, 1.5, 1.7], parameters=12345, latency_1_ms=12.34),
+        row_of("b", [0.25]),
+        row_of("none", []),
+    ]
     made = {title.split(" ")[0]: (title, cells) for title, cells in table.tables(some).items()}
     assert list(made) == ["Accuracy", "By", "Cost"]  # no row has joint metrics
     accuracy, (title, by_manoeuvre), cost = made["Accuracy"][1], made["By"], made["Cost"][1]
     assert accuracy.columns.tolist() == ["minFDE6"]
     deviation = f"{statistics.stdev([1.0, 1.5, 1.7]):.3f}".removeprefix("0")
     assert accuracy.minFDE6.to_dict() == {"a": f"1.400 ({deviation})", "b": ".250", "none": "-"}
-    assert "turn 4 agents" in title and by_manoeuvre.columns.tolist() == ["minFDE6 turn", "MR6 turn"]
-    assert cost.loc["a"].to_dict() == {"parameters": "12,345", "ms, batch 1": "12.3", "minutes": "4.0 (1.0)"}
+    assert "turn 4 agents" in title and by_manoeuvre.columns.tolist() == [
+        "minFDE6 turn",
+        "MR6 turn",
+    ]
+    assert cost.loc["a"].to_dict() == {
+        "parameters": "12,345",
+        "ms, batch 1": "12.3",
+        "minutes": "4.0 (1.0)",
+    }
     assert {line.count("|") for line in table.markdown("Cost", cost).splitlines()[2:]} == {5}

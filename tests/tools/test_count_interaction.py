@@ -17,16 +17,22 @@ def test_counts_are_those_of_the_csv_files(interaction_slice: Path, tmp_path: Pa
     for folder, ending in (("recorded_trackfiles", ""), ("val", "_val.csv"), ("maps", ".osm_xy")):
         (tmp_path / folder).mkdir()
         for name in LOCATIONS:
-            (tmp_path / folder / (name + ending)).symlink_to(interaction_slice / folder / (name + ending))
-    figures = count_interaction.count(tmp_path)
-    counts = dict(zip(count_interaction.COUNTS, figures[count_interaction.ALL][0], strict=True))
+            (tmp_path / folder / (name + ending)).symlink_to(
+                interaction_slice / folder / (name + ending)
+            )
+    metrics = count_interaction.count(tmp_path)
+    counts = dict(zip(count_interaction.COUNTS, metrics[count_interaction.ALL][0], strict=True))
     recordings = sorted((tmp_path / "recorded_trackfiles").glob("*/*.csv"))
     assert counts["recordings"] == len(recordings)
     rows = [list(csv.DictReader(path.open())) for path in recordings]
     assert counts["tracks"] == sum(len({row["track_id"] for row in part}) for part in rows)
     frames = [[int(row["frame_id"]) for row in part] for part in rows]
-    assert counts["minutes"] == pytest.approx(sum(max(part) - min(part) + 1 for part in frames) / 600)
-    steps: dict[tuple[str, str, str], set[int]] = defaultdict(set)  # of the cars, by location, case and track
+    assert counts["minutes"] == pytest.approx(
+        sum(max(part) - min(part) + 1 for part in frames) / 600
+    )
+    steps: dict[tuple[str, str, str], set[int]] = defaultdict(
+        set
+    )  # of the cars, by location, case and track
     for path in (tmp_path / "val").iterdir():
         for row in csv.DictReader(path.open()):
             if row["agent_type"] == "car":
@@ -34,13 +40,15 @@ def test_counts_are_those_of_the_csv_files(interaction_slice: Path, tmp_path: Pa
     assert counts["cases"] == len({key[:2] for key in steps})
     assert counts["cars, 40 steps"] == sum(len(seen) == 40 for seen in steps.values())
     assert counts["cars, steps 9 and 39"] == sum({10, 40} <= seen for seen in steps.values())
-    assert figures.keys() == {*LOCATIONS, count_interaction.ALL}
-    for name, (_, median, aligned) in figures.items():
+    assert metrics.keys() == {*LOCATIONS, count_interaction.ALL}
+    for name, (_, median, aligned) in metrics.items():
         assert 0.2 < median < count_interaction.MAX_MEDIAN_M, name
         assert aligned > 0.75, name
 
 
-def test_other_counts_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_counts_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw = files.folder(tmp_path)
     monkeypatch.setattr(sys, "argv", ["count_interaction.py", str(raw)])
     count_interaction.main()

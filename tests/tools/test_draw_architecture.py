@@ -25,7 +25,9 @@ def graph_of(root: Path, **changes: str) -> ImportGraph:
     return ImportGraph.read(root)
 
 
-def test_all_imports_between_packages_count_but_not_those_of_the_root_module(tmp_path: Path) -> None:
+def test_all_imports_between_packages_count_but_not_those_of_the_root_module(
+    tmp_path: Path,
+) -> None:
     graph = graph_of(tmp_path)
     assert {package: sorted(graph.imports(package)) for package in graph.packages} == {
         "trajformer.errors": [],
@@ -35,19 +37,35 @@ def test_all_imports_between_packages_count_but_not_those_of_the_root_module(tmp
         "data_prep": ["trajformer.scenes"],
         "trajformer.cli": ["data_prep", "trajformer.models"],
     }
-    assert [graph.levels()[package] for package in graph.packages] == [0, 1, 1, 2, 2, 3] and not graph.upward()
-    assert ("trajformer.models", "trajformer.errors") not in graph.reduced() and len(graph.reduced()) == 6
+    assert [graph.levels()[package] for package in graph.packages] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+    ] and not graph.upward()
+    assert ("trajformer.models", "trajformer.errors") not in graph.reduced() and len(
+        graph.reduced()
+    ) == 6
     lines = diagram(graph).splitlines()
-    assert '    data_prep["data_prep<br/>raw data sets to scenes"]' in lines and "    data_prep --> trajformer_scenes" in lines
+    assert (
+        '    data_prep["data_prep<br/>raw data sets to scenes"]' in lines
+        and "    data_prep --> trajformer_scenes" in lines
+    )
     assert sum("-->" in line for line in lines) == 6 and len(lines) == 1 + len(graph.packages) + 6
 
 
 def test_cycles_and_upward_imports_are_reported(tmp_path: Path) -> None:
-    graph = graph_of(tmp_path, **{"trajformer/errors.py": "def f():\n    from trajformer.scenes.store import S"})
+    graph = graph_of(
+        tmp_path, **{"trajformer/errors.py": "def f():\n    from trajformer.scenes.store import S"}
+    )
     with pytest.raises(CycleError, match=r"trajformer\.(errors|scenes)"):
         report(graph)
     (tmp_path / "trajformer/scenes/scene.py").write_text("")
-    assert "upward import: trajformer.errors imports trajformer.scenes.store" in report(ImportGraph.read(tmp_path))
+    assert "upward import: trajformer.errors imports trajformer.scenes.store" in report(
+        ImportGraph.read(tmp_path)
+    )
 
 
 def test_the_diagram_in_the_documentation_is_current() -> None:

@@ -26,7 +26,9 @@ from trajformer.testing.models import example_scenes
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> SceneStore:
     root = tmp_path_factory.mktemp("store")
-    write_shard(shard_path(root, "train", 0), example_scenes((9,), 50, 60), ShardInfo("synthetic", "train"))
+    write_shard(
+        shard_path(root, "train", 0), example_scenes((9,), 50, 60), ShardInfo("synthetic", "train")
+    )
     return SceneStore(root, "train")
 
 
@@ -44,14 +46,20 @@ def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch)
 def test_larger_scenes_keep_the_motion_of_their_agents(store: SceneStore) -> None:
     o = SceneDataset(store, BatchConfig(targets="all"))[[0]].observation
     large = enlarged(o, 30, 50)
-    assert large.num_targets == large.agent_mask.shape[1] == 30 and large.polyline_mask.shape[1] == 50
+    assert (
+        large.num_targets == large.agent_mask.shape[1] == 30 and large.polyline_mask.shape[1] == 50
+    )
     assert torch.equal(large.pose, enlarged(o, 30, 50).pose)
-    torch.testing.assert_close(large.position.diff(dim=2)[0, 0], o.position.diff(dim=2)[0, 0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        large.position.diff(dim=2)[0, 0], o.position.diff(dim=2)[0, 0], atol=1e-4, rtol=0
+    )
 
 
 def write(path: Path, error: np.ndarray) -> Path:
     ids = [f"{n // 2:03}" for n in range(len(error))]  # two agents in each scene
-    pd.DataFrame({"scenario_id": ids, "track_id": [str(n % 2) for n in range(len(error))], "minFDE6": error}).to_csv(path)
+    pd.DataFrame(
+        {"scenario_id": ids, "track_id": [str(n % 2) for n in range(len(error))], "minFDE6": error}
+    ).to_csv(path)
     return path
 
 
@@ -65,11 +73,15 @@ def test_interval_of_a_paired_difference(tmp_path: Path) -> None:
     """Against the normal approximation; errors of scenes vary far more than the difference."""
     rng = np.random.default_rng(0)
     base, gap = rng.gamma(1.0, 2.0, 800), np.repeat(rng.normal(-0.1, 0.4, 400), 2)
-    first = [write(tmp_path / f"a{n}.csv", base + gap + shift) for n, shift in enumerate((-0.2, 0.2))]
+    first = [
+        write(tmp_path / f"a{n}.csv", base + gap + shift) for n, shift in enumerate((-0.2, 0.2))
+    ]
     row = compare(first, [write(tmp_path / "b.csv", base)], ["minFDE6"]).loc["minFDE6"]
     half = 1.96 * gap[::2].std() / 400**0.5
     np.testing.assert_allclose(row[["second", "difference"]], [base.mean(), gap.mean()], atol=1e-9)
-    np.testing.assert_allclose(row[["low", "high"]], [gap.mean() - half, gap.mean() + half], atol=0.004)
+    np.testing.assert_allclose(
+        row[["low", "high"]], [gap.mean() - half, gap.mean() + half], atol=0.004
+    )
 
 
 def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
@@ -82,12 +94,17 @@ def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
     parts = gap[:640:2], gap[640::2]
     middle = (parts[0].mean() + parts[1].mean()) / 2
     half = 1.96 * (parts[0].var() / 320 + parts[1].var() / 80) ** 0.5 / 2
-    np.testing.assert_allclose(row[["first", "second", "difference"]], [5 + middle, 5, middle], atol=1e-9)
+    np.testing.assert_allclose(
+        row[["first", "second", "difference"]], [5 + middle, 5, middle], atol=1e-9
+    )
     np.testing.assert_allclose(row[["low", "high"]], [middle - half, middle + half], atol=0.004)
 
 
 def test_agents_at_rest_can_be_left_out(tmp_path: Path) -> None:
-    files = [write(tmp_path / "a.csv", np.array([1.0, 9.0, 3.0, 9.0])), write(tmp_path / "b.csv", np.full(4, 2.0))]
+    files = [
+        write(tmp_path / "a.csv", np.array([1.0, 9.0, 3.0, 9.0])),
+        write(tmp_path / "b.csv", np.full(4, 2.0)),
+    ]
     for file in files:
         table = pd.read_csv(file, dtype=str)
         table.assign(future_m=[3.0, 2.9, 5.0, 0.0]).to_csv(file, index=False)
@@ -118,8 +135,12 @@ def test_damaged_files_are_valid_or_refused(tmp_path: Path, name: str) -> None:
     assert "refused" in {kind for kind, _ in outcomes}
 
 
-def test_another_exception_and_a_reason_without_a_file_are_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fuzz, "read_forecasts", lambda path: {"a": 1 / (path.stat().st_mtime_ns != 3)})
+def test_another_exception_and_a_reason_without_a_file_are_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        fuzz, "read_forecasts", lambda path: {"a": 1 / (path.stat().st_mtime_ns != 3)}
+    )
     kinds = [kind for kind, _ in fuzz.outcomes("forecasts", tmp_path, 0, 6)]
     assert kinds == ["valid", "valid", "valid", "failure", "valid", "valid"]
 
@@ -146,8 +167,18 @@ def test_all_tables_are_measured_without_optional_packages(tmp_path: Path) -> No
     pair, tasks = ["mmtransformer", "agentformer_sampler"], ["detection", "translation"]
     assert models[:2] == [["constant_velocity", *pair], sorted(pair * 2, reverse=True)]
     assert models[2:] == [["constant_velocity", *pair], pair, sorted(tasks * 2), ["mmtransformer"]]
-    numbers = [value for rows in tables.values() for row in rows for value in row.values() if isinstance(value, float)]
-    assert len(numbers) > 40 and min(numbers) >= 0.0 and all(row["equal"] == "yes" for row in tables["Parity with the CPU"])
+    numbers = [
+        value
+        for rows in tables.values()
+        for row in rows
+        for value in row.values()
+        if isinstance(value, float)
+    ]
+    assert (
+        len(numbers) > 40
+        and min(numbers) >= 0.0
+        and all(row["equal"] == "yes" for row in tables["Parity with the CPU"])
+    )
 
 
 def test_all_models_are_in_the_report_and_an_error_is_a_row(tmp_path: Path) -> None:
@@ -157,10 +188,14 @@ def test_all_models_are_in_the_report_and_an_error_is_a_row(tmp_path: Path) -> N
     def fail(run: gpu_report.Run, name: str) -> None:
         raise RuntimeError(f"out of memory\nin {name}")
 
-    assert list(gpu_report.measured(fail, run, "crowd")) == [{"model": "crowd", "error": "RuntimeError: out of memory in crowd"}]
+    assert list(gpu_report.measured(fail, run, "crowd")) == [
+        {"model": "crowd", "error": "RuntimeError: out of memory in crowd"}
+    ]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_models_on_a_gpu_equal_those_on_the_cpu(tmp_path: Path) -> None:
-    gpu_report.TABLES = {name: table for name, table in gpu_report.TABLES.items() if name == "Parity with the CPU"}
+    gpu_report.TABLES = {
+        name: table for name, table in gpu_report.TABLES.items() if name == "Parity with the CPU"
+    }
     assert gpu_report.report(tmp_path / "R.json", torch.device("cuda"), gpu_report.SMALL, tmp_path)

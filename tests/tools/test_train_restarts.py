@@ -31,25 +31,42 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Exit status of the tool with two restarts and one seed, 3."""
-    where = [f"--config={folder / 'recipe.yaml'}", f"--store={folder / 'store'}", f"--out={folder / 'out'}"]
+    where = [
+        f"--config={folder / 'recipe.yaml'}",
+        f"--store={folder / 'store'}",
+        f"--out={folder / 'out'}",
+    ]
     length = ["--restarts=2", "--average=2", "--seeds=3", "--jobs=1"]
     monkeypatch.setattr(train_restarts, "MINUTES", 0.005)
     monkeypatch.setattr(sys, "argv", ["train_restarts", *where, *length, *words])
     return train_restarts.main()
 
 
-def test_the_mean_of_the_last_parts_is_scored(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_the_mean_of_the_last_parts_is_scored(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
     assert train(folder, monkeypatch) == 0
     out = folder / "out" / "seed3"
-    recipes = [yaml.safe_load((out / f"part{part}" / "recipe.yaml").read_text()) for part in range(3)]
+    recipes = [
+        yaml.safe_load((out / f"part{part}" / "recipe.yaml").read_text()) for part in range(3)
+    ]
     assert [one["seed"] for one in recipes] == [3, 13, 23]
-    assert [one["init"] for one in recipes] == ["", *(str(out / f"part{part}" / "last.ckpt") for part in range(2))]
+    assert [one["init"] for one in recipes] == [
+        "",
+        *(str(out / f"part{part}" / "last.ckpt") for part in range(2)),
+    ]
     assert [one["trainer"]["minutes"] for one in recipes] == [0.01, 0.005, 0.005]
     assert [one["optim"]["learning_rate"] for one in recipes] == [1e-3, 5e-4, 5e-4]
     assert [one["optim"]["muon_rate"] for one in recipes] == [2e-3, 1e-3, 1e-3]
-    files = [out / "part1" / "last.ckpt", out / "part2" / "last.ckpt", out / "mean_1_2" / "mean.ckpt"]
+    files = [
+        out / "part1" / "last.ckpt",
+        out / "part2" / "last.ckpt",
+        out / "mean_1_2" / "mean.ckpt",
+    ]
     first, second, mean = (torch.load(file, weights_only=True)["state_dict"] for file in files)
-    assert all(torch.allclose(mean[name], (first[name] + second[name]) / 2, atol=1e-6) for name in mean)
+    assert all(
+        torch.allclose(mean[name], (first[name] + second[name]) / 2, atol=1e-6) for name in mean
+    )
     assert any(not torch.equal(first[name], second[name]) for name in mean)
     text = capfd.readouterr().out
     assert "part1: 0.005 processor minutes, progress in log.txt\n" in text
@@ -99,7 +116,10 @@ def test_parts_after_a_part_that_is_trained_again_are_removed(
     assert train(folder, monkeypatch, out) == 0
     assert trained[4:] == ["part1", "part2", "mean"]
     assert train(folder, monkeypatch, out, "--restarts=3") == 0
-    assert trained[7:] == ["part3", "mean"] and (tmp_path / "out" / "seed3" / "mean_1_2" / "mean.ckpt").exists()
+    assert (
+        trained[7:] == ["part3", "mean"]
+        and (tmp_path / "out" / "seed3" / "mean_1_2" / "mean.ckpt").exists()
+    )
 
 
 def test_a_recipe_with_epochs_is_continued_for_a_third_of_them(
@@ -110,13 +130,21 @@ def test_a_recipe_with_epochs_is_continued_for_a_third_of_them(
     assert train(folder, monkeypatch, *words) == 0
     parts = [tmp_path / "out" / "seed3" / f"part{part}" for part in range(3)]
     recipes = [json.loads((part / "run.json").read_text())["recipe"] for part in parts]
-    assert [one["trainer"]["epochs"] for one in recipes] == [7, 2, 2] and {one["trainer"]["minutes"] for one in recipes} == {None}
+    assert [one["trainer"]["epochs"] for one in recipes] == [7, 2, 2] and {
+        one["trainer"]["minutes"] for one in recipes
+    } == {None}
     assert "parts 1 to 2, 11 epochs in all" in capfd.readouterr().out
-    figures, newer = tmp_path / "out" / "seed3" / "mean_1_2" / "scores.json", parts[2] / "last.ckpt"
-    figures.touch()  # of the mean before
+    metrics, newer = tmp_path / "out" / "seed3" / "mean_1_2" / "scores.json", parts[2] / "last.ckpt"
+    metrics.touch()  # of the mean before
     os.utime(newer, (newer.stat().st_atime, newer.stat().st_mtime + 60))
-    assert train(folder, monkeypatch, *words) == 0 and trained == ["part0", "part1", "part2", "mean", "mean"]
-    assert not figures.exists()
+    assert train(folder, monkeypatch, *words) == 0 and trained == [
+        "part0",
+        "part1",
+        "part2",
+        "mean",
+        "mean",
+    ]
+    assert not metrics.exists()
 
 
 def test_each_seed_begins_with_its_own_weights(
@@ -127,18 +155,33 @@ def test_each_seed_begins_with_its_own_weights(
     for seed in (3, 4):
         parts = [tmp_path / "out" / f"seed{seed}" / f"part{part}" for part in range(3)]
         recipes = [json.loads((part / "run.json").read_text())["recipe"] for part in parts]
-        assert [one["init"] for one in recipes] == [f"pre{seed}/last.ckpt", *(str(part / "last.ckpt") for part in parts[:2])]
+        assert [one["init"] for one in recipes] == [
+            f"pre{seed}/last.ckpt",
+            *(str(part / "last.ckpt") for part in parts[:2]),
+        ]
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["--average=3"], "--average 3: expected 2 to 2, the number of --restarts"),
-        (["--trainer.epochs=3"], "--trainer.epochs: the length is trainer.minutes; add --trainer.minutes null for epochs"),
-        (["--trainer.minutes=null", "--minutes=3"], "--minutes: the recipe has epochs, and its restarts take a third of them"),
+        (
+            ["--trainer.epochs=3"],
+            "--trainer.epochs: the length is trainer.minutes; add --trainer.minutes null for epochs",
+        ),
+        (
+            ["--trainer.minutes=null", "--minutes=3"],
+            "--minutes: the recipe has epochs, and its restarts take a third of them",
+        ),
         (["--seed", "7"], "--seed: this tool sets the field; leave it out"),
-        (["--sedes", "7", "8"], "--sedes: neither an option of this tool nor a field of a recipe (--trainer.minutes)"),
-        (["--trainer.minutes"], "--trainer.minutes: expected a field of the recipe and its value, --optim.clip 1.0"),
+        (
+            ["--sedes", "7", "8"],
+            "--sedes: neither an option of this tool nor a field of a recipe (--trainer.minutes)",
+        ),
+        (
+            ["--trainer.minutes"],
+            "--trainer.minutes: expected a field of the recipe and its value, --optim.clip 1.0",
+        ),
     ],
 )
 def test_options_without_a_meaning_are_refused(

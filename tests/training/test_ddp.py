@@ -53,8 +53,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ddp(store: Path, **changes: Any) -> TrainConfig:
     """Two epochs of three steps in two processes; only the order of scenes is random."""
     trainer = {"epochs": 2, "devices": 2} | changes.pop("trainer", {})
-    config = recipe(store, trainer=trainer, optim={"average": 0.8}, augment=NO_AUGMENTATION, seed=1, **changes)
-    return replace(config, model=replace(config.model, block=replace(config.model.block, dropout=0.0)))
+    config = recipe(
+        store, trainer=trainer, optim={"average": 0.8}, augment=NO_AUGMENTATION, seed=1, **changes
+    )
+    return replace(
+        config, model=replace(config.model, block=replace(config.model.block, dropout=0.0))
+    )
 
 
 def read_notes(out: Path) -> Notes:
@@ -72,11 +76,18 @@ def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     program, settings = out.with_suffix(".py"), out.with_suffix(".yaml")
     program.write_text(PROGRAM)
     settings.write_text(yaml.safe_dump(to_plain(ddp(store))))
-    env = environment(NOTES=str(out.with_suffix(".json")), STOP="1 1", PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}")
-    done = run_python(program, "train", "--config", settings, "--out", out, "--resume", env=env, timeout=300)
+    env = environment(
+        NOTES=str(out.with_suffix(".json")), STOP="1 1", PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}"
+    )
+    done = run_python(
+        program, "train", "--config", settings, "--out", out, "--resume", env=env, timeout=300
+    )
     assert (done.returncode, done.stdout) == (130, "")
     first, last = done.stderr.splitlines()[-2:]  # after warnings
-    assert first.startswith("epoch 1/2") and last == "trajformer train: interrupted; continue with --resume"
+    assert (
+        first.startswith("epoch 1/2")
+        and last == "trajformer train: interrupted; continue with --resume"
+    )
     assert weights(out, key="global_step") == 5
     return out, read_notes(out)
 
@@ -91,23 +102,30 @@ def finished(store: Path, stopped: Run, tmp_path_factory: pytest.TempPathFactory
     return out, stopped[1] + read_notes(out)
 
 
-def test_a_resumed_run_of_two_processes_reads_every_scene_once_per_epoch(store: Path, finished: Run) -> None:
+def test_a_resumed_run_of_two_processes_reads_every_scene_once_per_epoch(
+    store: Path, finished: Run
+) -> None:
     notes = finished[1]
     for epoch in range(2):
         assert scenes_of(notes, epoch) == SceneStore(store, "train").scene_ids()
         sizes = {(step, rank): len(names) for number, step, rank, names in notes if number == epoch}
         assert sorted(sizes) == [(step, rank) for step in range(3) for rank in range(2)]
         assert set(sizes.values()) <= {1, 2}
-    first = [{name for number, step, _, names in notes if (number, step) == (epoch, 0) for name in names} for epoch in range(2)]
+    first = [
+        {name for number, step, _, names in notes if (number, step) == (epoch, 0) for name in names}
+        for epoch in range(2)
+    ]
     assert first[0] != first[1]
 
 
 def test_two_processes_validate_like_one(store: Path, finished: Run) -> None:
     out, _ = finished
-    expected = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).figures
+    expected = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val")).metrics
     last = logged(out).iloc[-1]
     for name in ("minADE6", "minFDE6", "MR6", "minFDE1"):
-        assert last[f"val/{name}"] == pytest.approx(expected[name], abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
+        assert last[f"val/{name}"] == pytest.approx(
+            expected[name], abs=1e-5
+        )  # float32 at 50 m: steps of 4e-6 m
     assert len(logged(out)["val/MR6"].dropna()) == 2  # only the first process logs
 
 
@@ -124,14 +142,21 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Notes:
     return notes
 
 
-def test_gradients_are_those_of_one_process(store: Path, stopped: Run, tmp_path: Path, recorded: Notes, monkeypatch: Any) -> None:
+def test_gradients_are_those_of_one_process(
+    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, monkeypatch: Any
+) -> None:
     single: list[dict[str, torch.Tensor]] = []
 
     def keep(self: Any, _: torch.optim.Optimizer) -> None:
         single.append({name: value.grad.clone() for name, value in self.named_parameters()})
 
     monkeypatch.setattr(ForecastingModule, "on_before_optimizer_step", keep)
-    train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}), TASK, tmp_path, progress=False)
+    train(
+        ddp(store, data={"batch_size": 4}, trainer={"devices": 1, "epochs": 1}),
+        TASK,
+        tmp_path,
+        progress=False,
+    )
     shares = [names for epoch, step, _, names in stopped[1] if (epoch, step) == (0, 0)]
     assert sorted(recorded[0][3]) == sorted(name for names in shares for name in names)
     assert [len(names) for names in shares] == [2, 2]  # equal weights in the mean
@@ -141,33 +166,60 @@ def test_gradients_are_those_of_one_process(store: Path, stopped: Run, tmp_path:
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_one_process_resumes_an_epoch_of_two(store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: Any) -> None:
+def test_one_process_resumes_an_epoch_of_two(
+    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: Any
+) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
-    train(ddp(store, data={"batch_size": 4}, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
+    train(
+        ddp(store, data={"batch_size": 4}, trainer={"devices": 1}),
+        TASK,
+        tmp_path / "run",
+        resume=True,
+        progress=False,
+    )
     assert [note[:2] for note in recorded] == [(1, 2)]
     assert scenes_of(stopped[1] + recorded, 1) == SceneStore(store, "train").scene_ids()
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_other_numbers_of_steps_restart_an_epoch(store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: Any) -> None:
+def test_other_numbers_of_steps_restart_an_epoch(
+    store: Path, stopped: Run, tmp_path: Path, recorded: Notes, capsys: Any
+) -> None:
     shutil.copytree(stopped[0], tmp_path / "run")
     train(ddp(store, trainer={"devices": 1}), TASK, tmp_path / "run", resume=True, progress=False)
     assert [note[:2] for note in recorded] == [(1, step) for step in range(6)]
     assert scenes_of(recorded, 1) == SceneStore(store, "train").scene_ids()
-    assert capsys.readouterr().err == "epoch 2 restarts because its order has changed: steps 3 -> 6\n"
+    assert (
+        capsys.readouterr().err == "epoch 2 restarts because its order has changed: steps 3 -> 6\n"
+    )
     assert weights(tmp_path / "run", key="global_step") == 5 + 6
     rate = logged(tmp_path / "run").set_index("step")["lr-AdamW/pg1"].dropna()
     assert 0 < rate.iloc[-1] < rate.iloc[-2] < 3e-3 / 2  # the schedule ends with the training
 
 
 def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrajformerError, match=r"data\.train: .*: 1 scenes are not enough for 2 processes"):
+    with pytest.raises(
+        TrajformerError, match=r"data\.train: .*: 1 scenes are not enough for 2 processes"
+    ):
         train(ddp(store, data={"limit_train": 1}), TASK, tmp_path, progress=False)
 
 
-MODELS = ("mmtransformer", "mmtransformer-regions", "mmtransformer-joint", "wayformer-hierarchical-interleaved-latents")
-MODELS += ("spatial-channel-agent", "lane-set", "gatformer-joint", "crowd", "se2former", "scene-set", "agentformer-tokens")
+MODELS = (
+    "mmtransformer",
+    "mmtransformer-regions",
+    "mmtransformer-joint",
+    "wayformer-hierarchical-interleaved-latents",
+)
+MODELS += (
+    "spatial-channel-agent",
+    "lane-set",
+    "gatformer-joint",
+    "crowd",
+    "se2former",
+    "scene-set",
+    "agentformer-tokens",
+)
 MODELS += ("agentformer-sampler",)
 
 

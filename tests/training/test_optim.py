@@ -24,13 +24,20 @@ from trajformer.training.optim import build_optimizer, parameter_groups, rate_fa
 )
 def test_schedules_follow_their_formulas(schedule: str, expected: dict[int, float]) -> None:
     config = OptimConfig(schedule=schedule, warmup=0.1, drop=0.8)  # type: ignore[arg-type]
-    assert {step: rate_factor(step, 1000, config) for step in expected} == pytest.approx(expected, abs=1e-9)
+    assert {step: rate_factor(step, 1000, config) for step in expected} == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
     layers = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    groups = [{"params": list(layers[0].parameters())}, {"params": list(layers[1].parameters()), "lr": 0.1}]
-    optimizer, schedule = build_optimizer(groups, OptimConfig(learning_rate=1e-3, warmup=0.0), lambda step: (step, 10))
+    groups = [
+        {"params": list(layers[0].parameters())},
+        {"params": list(layers[1].parameters()), "lr": 0.1},
+    ]
+    optimizer, schedule = build_optimizer(
+        groups, OptimConfig(learning_rate=1e-3, warmup=0.0), lambda step: (step, 10)
+    )
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1e-3, 1e-4])
     optimizer.step()
     schedule.step()
@@ -39,9 +46,14 @@ def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
 
 def test_muon_optimises_hidden_matrices_only() -> None:
     model = nn.ModuleDict(
-        {"input": nn.Linear(3, 4), "hidden": nn.Linear(4, 4), "kind": nn.Embedding(5, 4), "modes": SeparateLinear(2, 4, 3)}
+        {
+            "input": nn.Linear(3, 4),
+            "hidden": nn.Linear(4, 4),
+            "kind": nn.Embedding(5, 4),
+            "modes": SeparateLinear(2, 4, 3),
+        }
     )
-    model.outer = ("input.weight",)  # type: ignore[assignment]
+    model.muon_exclude = ("input.weight",)  # type: ignore[assignment]
     model["project"] = nn.Linear(4, 5, bias=False)
     model["project"].weight = model["kind"].weight  # tied: an embedding
     config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
@@ -49,14 +61,24 @@ def test_muon_optimises_hidden_matrices_only() -> None:
     (muon,) = (group for group in optimizer.param_groups if group["muon"])
     assert [id(parameter) for parameter in muon["params"]] == [id(model["hidden"].weight)]
     assert muon["lr"] == pytest.approx(2e-3) and muon["weight_decay"] == 0.1
-    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
-    assert decay[id(model["input"].weight)] == 0.1 and decay[id(model["kind"].weight)] == decay[id(model["hidden"].bias)] == 0
+    decay = {
+        id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
+    }
+    assert (
+        decay[id(model["input"].weight)] == 0.1
+        and decay[id(model["kind"].weight)] == decay[id(model["hidden"].bias)] == 0
+    )
     assert decay[id(model["modes"].weight)] == 0.1 and decay[id(model["modes"].bias)] == 0
     assert len(decay) == len(list(model.parameters()))
 
 
 def make_parameters() -> list[nn.Parameter]:
-    return [nn.Parameter(draw(6, 10)), nn.Parameter(draw(10, 6)), nn.Parameter(draw(5)), nn.Parameter(draw(3, 4))]
+    return [
+        nn.Parameter(draw(6, 10)),
+        nn.Parameter(draw(10, 6)),
+        nn.Parameter(draw(5)),
+        nn.Parameter(draw(3, 4)),
+    ]
 
 
 def train(parameters: list[nn.Parameter], *optimizers: torch.optim.Optimizer) -> None:
@@ -79,9 +101,14 @@ def test_matrices_follow_pytorchs_muon() -> None:
     """PyTorch's orthogonalises in bfloat16, so steps agree to some percent of their size of about 0.006."""
     ours, theirs, start = make_parameters(), make_parameters(), make_parameters()
     options = {"lr": 0.01, "weight_decay": 0.1}
-    groups = [{"params": [ours[0], ours[1], ours[3]], "muon": True, **options}, {"params": [ours[2]], **options}]
+    groups = [
+        {"params": [ours[0], ours[1], ours[3]], "muon": True, **options},
+        {"params": [ours[2]], **options},
+    ]
     train(ours, Muon(groups, lr=1.0))
-    muon = torch.optim.Muon([theirs[0], theirs[1], theirs[3]], **options, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        [theirs[0], theirs[1], theirs[3]], **options, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
     train(theirs, muon, torch.optim.AdamW([theirs[2]], **options, betas=(0.9, 0.98)))
     for mine, other, before in zip(ours, theirs, start, strict=True):
         assert (mine - other).norm() < 0.05 * (other - before).norm()

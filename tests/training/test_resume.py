@@ -49,14 +49,31 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_config(store: Path, checkpoint_minutes: float = 1e-9, workers: int = 0) -> TrainConfig:
     """Four epochs of four steps, validated after the third and the fourth, with a checkpoint after every step."""
-    trainer = {"epochs": 4, "validate_every": 3, "early_stopping": 9, "checkpoint_minutes": checkpoint_minutes}
+    trainer = {
+        "epochs": 4,
+        "validate_every": 3,
+        "early_stopping": 9,
+        "checkpoint_minutes": checkpoint_minutes,
+    }
     data = {"bucket": 2, "workers": workers}
-    model = CrowdConfig(12, block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2), social_layers=1)
-    return recipe(store, model=model, trainer=trainer, data=data, optim={"average": 0.8, "learning_rate": 3e-3})
+    model = CrowdConfig(
+        12, block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2), social_layers=1
+    )
+    return recipe(
+        store,
+        model=model,
+        trainer=trainer,
+        data=data,
+        optim={"average": 0.8, "learning_rate": 3e-3},
+    )
 
 
 def patience(out: Path) -> str:
-    (state,) = (value for name, value in weights(out, key="callbacks").items() if name.startswith("EarlyStopping"))
+    (state,) = (
+        value
+        for name, value in weights(out, key="callbacks").items()
+        if name.startswith("EarlyStopping")
+    )
     return str(state)
 
 
@@ -66,7 +83,9 @@ def assert_same_run(out: Path, straight: Path) -> None:
         for key in ("state_dict", "current_model_state"):
             assert largest_difference(weights(out, name, key), weights(straight, name, key)) == 0.0
     assert patience(out) == patience(straight)
-    pd.testing.assert_frame_equal(logged(out), logged(straight)[logged(out).columns], check_exact=True)
+    pd.testing.assert_frame_equal(
+        logged(out), logged(straight)[logged(out).columns], check_exact=True
+    )
     assert not list(out.glob(".*"))
 
 
@@ -78,7 +97,9 @@ def straight(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("failures", [[(1, 0)], [(0, 3), (1, 1), (1, 2), (3, 3)]], ids=str)
-def test_a_failed_run_resumes(store: Path, straight: Path, tmp_path: Path, failures: Any, monkeypatch: Any) -> None:
+def test_a_failed_run_resumes(
+    store: Path, straight: Path, tmp_path: Path, failures: Any, monkeypatch: Any
+) -> None:
     step, left = ForecastingModule.training_step, list(failures)  # pairs of epoch and step
 
     def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
@@ -96,7 +117,9 @@ def test_a_failed_run_resumes(store: Path, straight: Path, tmp_path: Path, failu
     assert_same_run(tmp_path, straight)
 
 
-def test_a_signal_stops_a_run_after_its_current_step(store: Path, straight: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_signal_stops_a_run_after_its_current_step(
+    store: Path, straight: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     step, config = ForecastingModule.training_step, run_config(store, checkpoint_minutes=0.0)
     signals = {(0, 0): signal.SIGINT, (2, 2): signal.SIGTERM}
     handlers = {number: signal.getsignal(number) for number in signals.values()}
@@ -119,19 +142,29 @@ def test_a_signal_stops_a_run_after_its_current_step(store: Path, straight: Path
 
 
 def test_a_moved_run_keeps_its_best_checkpoint(store: Path, straight: Path, tmp_path: Path) -> None:
-    out, longer = tmp_path / "moved", replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1))
+    out, longer = (
+        tmp_path / "moved",
+        replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1)),
+    )
     shutil.copytree(straight, out)
     state = torch.load(out / "last.ckpt", weights_only=True)
     (best,) = (value for value in state["callbacks"].values() if value.get("best_k_models"))
-    best["best_k_models"] = dict.fromkeys(best["best_k_models"], torch.tensor(0.0))  # no later epoch is better
+    best["best_k_models"] = dict.fromkeys(
+        best["best_k_models"], torch.tensor(0.0)
+    )  # no later epoch is better
     torch.save(state, out / "last.ckpt")
     before = (out / "best.ckpt").read_bytes()
     train(longer, TASK, out, resume=True, progress=False)
     assert (out / "best.ckpt").read_bytes() == before and weights(out, key="epoch") == 4
 
 
-def test_a_run_without_its_best_checkpoint_gets_one_in_the_next_epoch(store: Path, straight: Path, tmp_path: Path) -> None:
-    out, longer = tmp_path / "run", replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1))
+def test_a_run_without_its_best_checkpoint_gets_one_in_the_next_epoch(
+    store: Path, straight: Path, tmp_path: Path
+) -> None:
+    out, longer = (
+        tmp_path / "run",
+        replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1)),
+    )
     shutil.copytree(straight, out)
     (out / "best.ckpt").unlink()
     with pytest.raises(TrajformerError, match=r"best.ckpt: missing, and no epoch is left"):
@@ -140,7 +173,9 @@ def test_a_run_without_its_best_checkpoint_gets_one_in_the_next_epoch(store: Pat
     assert weights(out, "best", key="epoch") == 4
 
 
-def test_a_second_interrupt_stops_within_the_step(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_interrupt_stops_within_the_step(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def training_step(self: Any, batch: Any, index: int) -> torch.Tensor:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
@@ -151,7 +186,9 @@ def test_a_second_interrupt_stops_within_the_step(store: Path, tmp_path: Path, m
         train(run_config(store), TASK, tmp_path, progress=False)
 
 
-def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = CheckpointFiles()
     files.save_checkpoint({"step": 1}, tmp_path / "run" / "last.ckpt")
 
@@ -167,7 +204,9 @@ def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatc
     assert len(list((tmp_path / "run").iterdir())) == 1
 
 
-def test_a_killed_process_with_workers_is_resumed_by_the_command_line(store: Path, straight: Path, tmp_path: Path) -> None:
+def test_a_killed_process_with_workers_is_resumed_by_the_command_line(
+    store: Path, straight: Path, tmp_path: Path
+) -> None:
     out, settings = tmp_path / "run", tmp_path / "run.yaml"
     settings.write_text(yaml.safe_dump(to_plain(run_config(store, workers=1))))
     words = ["train", "--config", str(settings), "--out", str(out)]

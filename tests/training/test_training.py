@@ -42,13 +42,22 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[float, 
     """Runs of four epochs, without and with averaged weights."""
     runs = {average: tmp_path_factory.mktemp("whole") for average in (0.0, 0.8)}
     for average, out in runs.items():
-        train(recipe(store, trainer={"epochs": 4}, optim={"average": average}), TASK, out, progress=False)
+        train(
+            recipe(store, trainer={"epochs": 4}, optim={"average": average}),
+            TASK,
+            out,
+            progress=False,
+        )
     return runs
 
 
-def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: dict[float, Path]) -> None:
+def test_a_run_writes_checkpoints_logs_and_its_recipe(
+    store: Path, whole: dict[float, Path]
+) -> None:
     out = whole[0.0]
-    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(store, trainer={"epochs": 4}, loss=SetLossConfig())
+    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(
+        store, trainer={"epochs": 4}, loss=SetLossConfig()
+    )
     values = log_of(out)
     assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
     best = torch.load(out / "best.ckpt", weights_only=True)
@@ -60,13 +69,21 @@ def test_a_run_writes_checkpoints_logs_and_its_recipe(store: Path, whole: dict[f
 
 
 @pytest.mark.parametrize("average", [0.0, 0.8])
-def test_a_checkpoint_holds_the_weights_that_were_validated(store: Path, whole: dict[float, Path], average: float) -> None:
+def test_a_checkpoint_holds_the_weights_that_were_validated(
+    store: Path, whole: dict[float, Path], average: float
+) -> None:
     out = whole[average]
     if average:
         assert largest_difference(weights(out), weights(out, key="current_model_state")) > 1e-4
-    figures = evaluate(load_predictor(out / "last.ckpt"), SceneStore(store, "val"), batch_size=3).figures
-    validated = {name: log_of(out, f"val/{name}").iloc[-1] for name in figures if not name.startswith("num_")}
-    assert validated == pytest.approx({name: figures[name] for name in validated}, abs=1e-5)  # float32 at 50 m: steps of 4e-6 m
+    metrics = evaluate(
+        load_predictor(out / "last.ckpt"), SceneStore(store, "val"), batch_size=3
+    ).metrics
+    validated = {
+        name: log_of(out, f"val/{name}").iloc[-1] for name in metrics if not name.startswith("num_")
+    }
+    assert validated == pytest.approx(
+        {name: metrics[name] for name in validated}, abs=1e-5
+    )  # float32 at 50 m: steps of 4e-6 m
 
 
 def test_lines_show_the_progress_between_validations(
@@ -76,21 +93,35 @@ def test_lines_show_the_progress_between_validations(
     config = recipe(store, trainer={"epochs": 2, "validate_every": 2})
     train(config, TASK, tmp_path)
     lines = [text for text in capsys.readouterr().err.splitlines() if " s left" in text]
-    assert len(lines) == 10 + 1 and [text[:9] for text in lines] == ["epoch 1/2"] * 5 + ["epoch 2/2"] * 6
+    assert (
+        len(lines) == 10 + 1
+        and [text[:9] for text in lines] == ["epoch 1/2"] * 5 + ["epoch 2/2"] * 6
+    )
     assert "val/minFDE6" in lines[-1] and not any("val/" in text for text in lines[:-1])
 
 
-def test_the_seed_determines_the_weights(store: Path, whole: dict[float, Path], tmp_path: Path) -> None:
+def test_the_seed_determines_the_weights(
+    store: Path, whole: dict[float, Path], tmp_path: Path
+) -> None:
     for name, seed in (("same", 0), ("other", 1)):
         torch.manual_seed(5)
-        train(recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False)
+        train(
+            recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False
+        )
     assert largest_difference(weights(tmp_path / "same"), weights(whole[0.0])) == 0.0
     assert largest_difference(weights(tmp_path / "other"), weights(whole[0.0])) > 1e-2
 
 
-def test_a_training_starts_from_a_checkpoint(store: Path, whole: dict[float, Path], tmp_path: Path) -> None:
+def test_a_training_starts_from_a_checkpoint(
+    store: Path, whole: dict[float, Path], tmp_path: Path
+) -> None:
     before, still = whole[0.0] / "last.ckpt", {"learning_rate": 1e-12}
-    train(recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still), TASK, tmp_path / "run", progress=False)
+    train(
+        recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still),
+        TASK,
+        tmp_path / "run",
+        progress=False,
+    )
     assert largest_difference(weights(tmp_path / "run"), weights(whole[0.0])) < 1e-6
     before.rename(tmp_path / "moved")  # a resumed run does not need it
     try:
@@ -99,71 +130,145 @@ def test_a_training_starts_from_a_checkpoint(store: Path, whole: dict[float, Pat
     finally:
         (tmp_path / "moved").rename(before)
     wider = recipe(store, init=str(before), model={"map_width": 16})
-    with pytest.raises(TrajformerError, match=r"init: .*last.ckpt: has model.mmtransformer.map_width 8, not 16"):
+    with pytest.raises(
+        TrajformerError, match=r"init: .*last.ckpt: has model.mmtransformer.map_width 8, not 16"
+    ):
         train(wider, TASK, tmp_path / "wider", progress=False)
-    with pytest.raises(CheckpointError, match=r"pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"):
+    with pytest.raises(
+        CheckpointError, match=r"pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"
+    ):
         train(recipe(store, init="pretrained:none"), TASK, tmp_path / "none", progress=False)
 
 
-def test_gradients_are_clipped(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_clipped(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     norms: list[float] = []
 
     def record(self: Any, optimizer: torch.optim.Optimizer, **clip: Any) -> None:
         self.clip_gradients(optimizer, **clip)
-        gradients = [p.grad.norm() for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [
+            p.grad.norm()
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         norms.append(float(torch.stack(gradients).norm()))
 
     monkeypatch.setattr(ForecastingModule, "configure_gradient_clipping", record)
     for clip in (0.05, 0.0):
-        train(recipe(store, trainer={"epochs": 1}, optim={"clip": clip}), TASK, tmp_path / str(clip), progress=False)
+        train(
+            recipe(store, trainer={"epochs": 1}, optim={"clip": clip}),
+            TASK,
+            tmp_path / str(clip),
+            progress=False,
+        )
     assert len(norms) == 10 and max(norms[:5]) <= 0.0501 and min(norms[5:]) > 0.1
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.filterwarnings("ignore:.*fp16 is not supported on CPU")
 def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> None:
-    out = train(recipe(store, trainer={"epochs": 1, "precision": precision}), TASK, tmp_path, progress=False)
-    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in weights(tmp_path, "best").values())
+    out = train(
+        recipe(store, trainer={"epochs": 1, "precision": precision}), TASK, tmp_path, progress=False
+    )
+    assert all(
+        value.dtype == torch.float32 and value.isfinite().all()
+        for value in weights(tmp_path, "best").values()
+    )
     assert load_checkpoint(out, TrainConfig)[1].trainer.precision == precision
 
 
 def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_path: Path) -> None:
     trainer = {"epochs": 4, "early_stopping": 1}
-    train(recipe(store, trainer=trainer, optim={"learning_rate": 1e-12}), TASK, tmp_path / "on", progress=False)
+    train(
+        recipe(store, trainer=trainer, optim={"learning_rate": 1e-12}),
+        TASK,
+        tmp_path / "on",
+        progress=False,
+    )
     assert len(log_of(tmp_path / "on")) == 2  # the loss does not change
-    train(recipe(store, trainer={"epochs": 4, "validate_every": 3}), TASK, tmp_path / "rare", progress=False)
-    assert log_of(tmp_path / "rare").index.tolist() == [14, 19] and weights(tmp_path / "rare", key="global_step") == 20
+    train(
+        recipe(store, trainer={"epochs": 4, "validate_every": 3}),
+        TASK,
+        tmp_path / "rare",
+        progress=False,
+    )
+    assert (
+        log_of(tmp_path / "rare").index.tolist() == [14, 19]
+        and weights(tmp_path / "rare", key="global_step") == 20
+    )
     with pytest.raises(CheckpointError, match=r"has 4 epochs, more than trainer\.epochs 2"):
-        train(recipe(store, trainer={"epochs": 2}), TASK, tmp_path / "rare", resume=True, progress=False)
+        train(
+            recipe(store, trainer={"epochs": 2}),
+            TASK,
+            tmp_path / "rare",
+            resume=True,
+            progress=False,
+        )
     assert "epochs: 4\n" in (tmp_path / "rare" / "config.yaml").read_text()
     content = torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)
-    torch.save({name: content[name] for name in ("trajformer", "state_dict")}, tmp_path / "rare" / "last.ckpt")
-    with pytest.raises(CheckpointError, match="has no state of a training; train from its weights with --init"):
-        train(recipe(store, trainer={"epochs": 4}), TASK, tmp_path / "rare", resume=True, progress=False)
+    torch.save(
+        {name: content[name] for name in ("trajformer", "state_dict")},
+        tmp_path / "rare" / "last.ckpt",
+    )
+    with pytest.raises(
+        CheckpointError, match="has no state of a training; train from its weights with --init"
+    ):
+        train(
+            recipe(store, trainer={"epochs": 4}),
+            TASK,
+            tmp_path / "rare",
+            resume=True,
+            progress=False,
+        )
 
 
 def test_augmentation_and_model_draw_different_numbers() -> None:
     step: Any = SimpleNamespace(config=SimpleNamespace(seed=3), global_step=5, global_rank=0)
-    drawn = [torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)]
-    again = [torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)]
+    drawn = [
+        torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)
+    ]
+    again = [
+        torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)
+    ]
     assert all(map(torch.equal, drawn, again))
-    assert (drawn[0] - drawn[1]).abs().mean() > 0.2 and abs(torch.corrcoef(torch.stack(drawn))[0, 1]) < 0.5
+    assert (drawn[0] - drawn[1]).abs().mean() > 0.2 and abs(
+        torch.corrcoef(torch.stack(drawn))[0, 1]
+    ) < 0.5
 
 
 def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     config = recipe(store, trainer={"epochs": 1})
-    train(config, TASK, tmp_path, resume=True, progress=False)  # without a checkpoint the run starts
+    train(
+        config, TASK, tmp_path, resume=True, progress=False
+    )  # without a checkpoint the run starts
     before = weights(tmp_path)
     with pytest.raises(TrajformerError, match="already contains a run"):
         train(config, TASK, tmp_path, progress=False)
     other = replace(config.model, max_neighbors=5)
     for changed, message in (
-        (replace(config, model=other), r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml"),
+        (
+            replace(config, model=other),
+            r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml",
+        ),
         (replace(config, model=WayformerConfig(30)), r"model\.mmtransformer given, not null"),
-        (replace(config, optim=replace(config.optim, learning_rate=0.5)), r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
-        (replace(config, data=replace(config.data, limit_train=2)), r"data\.limit_train null, not 2"),
-        (replace(config, data=replace(config.data, val_split="train")), r'data\.val_split "val", not "train"'),
-        (replace(config, seed=7, augment=replace(config.augment, flip=0.25)), r"augment\.flip .*, not 0\.25; seed \d+, not 7"),
+        (
+            replace(config, optim=replace(config.optim, learning_rate=0.5)),
+            r"optim\.learning_rate 0\.\d+, not 0\.5; resume",
+        ),
+        (
+            replace(config, data=replace(config.data, limit_train=2)),
+            r"data\.limit_train null, not 2",
+        ),
+        (
+            replace(config, data=replace(config.data, val_split="train")),
+            r'data\.val_split "val", not "train"',
+        ),
+        (
+            replace(config, seed=7, augment=replace(config.augment, flip=0.25)),
+            r"augment\.flip .*, not 0\.25; seed \d+, not 7",
+        ),
     ):
         with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + message):
             train(changed, TASK, tmp_path, resume=True, progress=False)
@@ -179,11 +284,15 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def timed(store: Path, minutes: float) -> TrainConfig:
-    return recipe(store, trainer={"minutes": minutes, "epochs": 1}, optim={"muon_rate": 2e-3, "warmup": 0.1})
+    return recipe(
+        store, trainer={"minutes": minutes, "epochs": 1}, optim={"muon_rate": 2e-3, "warmup": 0.1}
+    )
 
 
 @pytest.mark.usefixtures("_clock")
-def test_a_run_ends_with_a_validation_when_its_processor_minutes_are_used(store: Path, tmp_path: Path) -> None:
+def test_a_run_ends_with_a_validation_when_its_processor_minutes_are_used(
+    store: Path, tmp_path: Path
+) -> None:
     train(timed(store, 0.02), TASK, tmp_path, progress=False)
     assert 1.2 <= weights(tmp_path, key="processor_seconds") < 1.5
     assert log_of(tmp_path).index[-1] == logged(tmp_path)["step"].max()
@@ -193,13 +302,18 @@ def test_a_run_ends_with_a_validation_when_its_processor_minutes_are_used(store:
 def test_a_resumed_run_continues_to_count_minutes(store: Path, tmp_path: Path) -> None:
     train(timed(store, 0.01), TASK, tmp_path, progress=False)
     used, steps = (weights(tmp_path, key=key) for key in ("processor_seconds", "global_step"))
-    with pytest.raises(CheckpointError, match=r"has used 0\.01\d* minutes, more than trainer\.minutes 0\.008"):
+    with pytest.raises(
+        CheckpointError, match=r"has used 0\.01\d* minutes, more than trainer\.minutes 0\.008"
+    ):
         train(timed(store, 0.008), TASK, tmp_path, resume=True, progress=False)
     assert "minutes: 0.01" in (tmp_path / "config.yaml").read_text()
     train(timed(store, used / 60), TASK, tmp_path, resume=True, progress=False)  # no time left
     assert weights(tmp_path, key="global_step") == steps
     train(timed(store, (used + 1.0) / 60), TASK, tmp_path, resume=True, progress=False)
-    assert weights(tmp_path, key="processor_seconds") >= used + 1.0 and weights(tmp_path, key="global_step") > steps
+    assert (
+        weights(tmp_path, key="processor_seconds") >= used + 1.0
+        and weights(tmp_path, key="global_step") > steps
+    )
 
 
 def test_the_schedule_follows_the_time(store: Path) -> None:
@@ -219,7 +333,9 @@ def scene_data(root: Path, train: list[Scene], val: list[Scene], **config: objec
 
 
 def test_scenes_in_both_splits_are_counted(tmp_path: Path) -> None:
-    same_id = replace(SCENES[1], origin=SCENES[1].origin + 100.0)  # data sets count sequences in each split
+    same_id = replace(
+        SCENES[1], origin=SCENES[1].origin + 100.0
+    )  # data sets count sequences in each split
     warning = "2 of 4 validation scenes are also training scenes"
     with pytest.warns(TrajformerWarning, match=warning):
         data = scene_data(tmp_path / "a", SCENES[:4], [same_id, *SCENES[2:5]])
@@ -239,8 +355,14 @@ def test_branches_of_scenes_in_both_splits_are_counted(tmp_path: Path) -> None:
 
 
 def test_maps_of_road_lines_are_received_on_request_only(tmp_path: Path) -> None:
-    drawn = [replace(scene, polyline_kind=np.full_like(scene.polyline_kind, PolylineKind.ROAD_LINE)) for scene in SCENES[:4]]
-    with pytest.warns(TrajformerWarning, match="road edges and road lines only, which models receive with data.batch.road_lines"):
+    drawn = [
+        replace(scene, polyline_kind=np.full_like(scene.polyline_kind, PolylineKind.ROAD_LINE))
+        for scene in SCENES[:4]
+    ]
+    with pytest.warns(
+        TrajformerWarning,
+        match="road edges and road lines only, which models receive with data.batch.road_lines",
+    ):
         data = scene_data(tmp_path, drawn[:2], drawn[2:])
     assert not data.spec.has_map and not data.train[[0]].observation.polyline_mask.any()
     with warnings.catch_warnings():
@@ -262,23 +384,41 @@ def test_the_mean_of_checkpoints_is_a_checkpoint(
     store: Path, whole: dict[float, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, out = whole[0.0] / "last.ckpt", tmp_path / "mean.safetensors"
-    train(recipe(store, init=str(first), seed=3, trainer={"epochs": 1}), TASK, tmp_path / "next", progress=False)
+    train(
+        recipe(store, init=str(first), seed=3, trainer={"epochs": 1}),
+        TASK,
+        tmp_path / "next",
+        progress=False,
+    )
     second = tmp_path / "next" / "last.ckpt"
     assert run("average", first, second, "--out", out) == 0
     states = [load_checkpoint(path)[0].state_dict() for path in (first, second, out)]
     for name, value in states[2].items():
-        torch.testing.assert_close(value, (states[0][name] + states[1][name]) / 2, atol=1e-7, rtol=1e-6)
+        torch.testing.assert_close(
+            value, (states[0][name] + states[1][name]) / 2, atol=1e-7, rtol=1e-6
+        )
     assert any((states[0][name] - value).abs().max() > 1e-4 for name, value in states[2].items())
     assert run("evaluate", "--checkpoint", out, "--store", store) == 0
     assert "common start" not in capsys.readouterr().err
     train(recipe(store, seed=9, trainer={"epochs": 1}), TASK, tmp_path / "other", progress=False)
-    assert run("average", first, tmp_path / "other" / "last.ckpt", "--out", tmp_path / "useless.ckpt") == 0
-    assert re.search("last.ckpt: has no common start with .*other/last.ckpt; the mean of", capsys.readouterr().err)
+    assert (
+        run("average", first, tmp_path / "other" / "last.ckpt", "--out", tmp_path / "useless.ckpt")
+        == 0
+    )
+    assert re.search(
+        "last.ckpt: has no common start with .*other/last.ckpt; the mean of",
+        capsys.readouterr().err,
+    )
     wider = recipe(store, model={"map_width": 16}, trainer={"epochs": 1})
     train(wider, TASK, tmp_path / "wider", progress=False)
     capsys.readouterr()
-    assert run("average", first, tmp_path / "wider" / "last.ckpt", "--out", tmp_path / "odd.ckpt") == 1
-    assert re.search("has model.mmtransformer.map_width 8, not 16 like .*wider/last.ckpt", capsys.readouterr().err)
+    assert (
+        run("average", first, tmp_path / "wider" / "last.ckpt", "--out", tmp_path / "odd.ckpt") == 1
+    )
+    assert re.search(
+        "has model.mmtransformer.map_width 8, not 16 like .*wider/last.ckpt",
+        capsys.readouterr().err,
+    )
     assert run("average", first, second, "--out", second, "--overwrite") == 1
     assert "is an input of this command" in capsys.readouterr().err
     assert run("average", first, "--out", tmp_path / "odd.ckpt") == 1

@@ -39,7 +39,10 @@ def full_memory(owner: Any, name: str) -> Callable[[], object]:
 
         def call(*args: Any, **more: Any) -> Any:
             if not blocks:
-                size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + 2**21
+                size = (
+                    int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                    + 2**21
+                )
                 resource.setrlimit(resource.RLIMIT_AS, (size, size))
                 for length in (2**20, 2**16, 2**12):
                     with suppress(MemoryError):
@@ -56,37 +59,87 @@ def make_shard(store: str) -> Callable[[], object]:
     """Make a shard in this process; preparation uses another process."""
 
     def run() -> None:
-        [task] = plan(READERS["argoverse2"](), Path("raw"), Path(store), PrepareOptions(splits=("val",)))["val"]
+        [task] = plan(
+            READERS["argoverse2"](), Path("raw"), Path(store), PrepareOptions(splits=("val",))
+        )["val"]
         tasks.prepare_shard(replace(task, inputs=100 * task.inputs))  # needs memory to be written
 
     return run
 
 
-PREDICT, TRAIN = "predict --model constant_velocity --store store --out", "train --config recipe.yaml --out"
+PREDICT, TRAIN = (
+    "predict --model constant_velocity --store store --out",
+    "train --config recipe.yaml --out",
+)
 CONVERT = "weights convert trajformer run/last.ckpt"
 NO_MEMORY, WITHOUT = full_memory(pa, "record_batch"), "except ZeroDivisionError as error:"
 SHARD, MERGED = ("s/*/*.arrow", "s/manifest.json"), ("m/*/*.arrow", "m/manifest.json")
 OUT_OF_MEMORY = Guard("trajformer/cli/__init__.py", "if _is_out_of_memory(error):")
-IN_SHARD = (OUT_OF_MEMORY, Guard("data_prep/engine/tasks.py", "    except MemoryError as error:\n", f"    {WITHOUT}\n"))
-RESERVE = Guard("trajformer/evaluation/forecast_file.py", "np.empty(FREE_BYTES + 3 * batch.nbytes, np.uint8)", "pass")
-SAVE, PICTURE, WRITE = full_memory(torch, "save"), full_memory(Figure, "savefig"), full_memory(tasks, "write_shard")
+IN_SHARD = (
+    OUT_OF_MEMORY,
+    Guard("data_prep/engine/tasks.py", "    except MemoryError as error:\n", f"    {WITHOUT}\n"),
+)
+RESERVE = Guard(
+    "trajformer/evaluation/forecast_file.py",
+    "np.empty(FREE_BYTES + 3 * batch.nbytes, np.uint8)",
+    "pass",
+)
+SAVE, PICTURE, WRITE = (
+    full_memory(torch, "save"),
+    full_memory(Figure, "savefig"),
+    full_memory(tasks, "write_shard"),
+)
 Row = tuple[Any, str, Callable[[], object] | None, Any, tuple[str, ...]]
-WRITERS: dict[str, Row] = {  # command, its file in the message, full memory and its guards, and files that must not appear
+WRITERS: dict[
+    str, Row
+] = {  # command, its file in the message, full memory and its guards, and files that must not appear
     "forecasts": (f"{PREDICT} f.parquet", "f.parquet", NO_MEMORY, RESERVE, ("f.parquet",)),
-    "replaced forecasts": (f"{PREDICT} forecasts.parquet --overwrite", "forecasts.parquet", NO_MEMORY, RESERVE, ()),
+    "replaced forecasts": (
+        f"{PREDICT} forecasts.parquet --overwrite",
+        "forecasts.parquet",
+        NO_MEMORY,
+        RESERVE,
+        (),
+    ),
     "pictures": ("plot store --out p.png --overwrite", "p.png", PICTURE, OUT_OF_MEMORY, ("p.png",)),
     "weights": (f"{CONVERT} c.ckpt", "c.ckpt", SAVE, OUT_OF_MEMORY, ("c.ckpt",)),
-    "replaced weights": (f"{CONVERT} run/best.ckpt --overwrite", "run/best.ckpt", SAVE, OUT_OF_MEMORY, ()),
+    "replaced weights": (
+        f"{CONVERT} run/best.ckpt --overwrite",
+        "run/best.ckpt",
+        SAVE,
+        OUT_OF_MEMORY,
+        (),
+    ),
     "checkpoints": (f"{TRAIN} fresh", "ckpt", SAVE, OUT_OF_MEMORY, ("fresh/*.ckpt",)),
-    "checkpoints of a resumed run": (f"{TRAIN} run --resume --trainer.epochs 2", "ckpt", SAVE, OUT_OF_MEMORY, ()),
+    "checkpoints of a resumed run": (
+        f"{TRAIN} run --resume --trainer.epochs 2",
+        "ckpt",
+        SAVE,
+        OUT_OF_MEMORY,
+        (),
+    ),
     "a store": ("preprocess argoverse2 raw s --workers 1", "arrow", None, (), SHARD),
     "a shard": (make_shard("s"), "arrow", WRITE, IN_SHARD, SHARD),
     "a replaced shard": (make_shard("store"), "arrow", WRITE, IN_SHARD, ()),
-    "a merged store": ("store merge store --out m", "arrow", full_memory(hashlib, "file_digest"), OUT_OF_MEMORY, MERGED),
+    "a merged store": (
+        "store merge store --out m",
+        "arrow",
+        full_memory(hashlib, "file_digest"),
+        OUT_OF_MEMORY,
+        MERGED,
+    ),
 }
 LOGS = ("run/config.yaml", "metrics.csv", "events.*", "hparams.yaml")  # of a resumed run
 CASES = [
-    Case(f"a full disk: {use}", run, f"{file}: .*File too large", full_disk, ATOMIC, changes=LOGS, absent=absent)
+    Case(
+        f"a full disk: {use}",
+        run,
+        f"{file}: .*File too large",
+        full_disk,
+        ATOMIC,
+        changes=LOGS,
+        absent=absent,
+    )
     for use, (run, file, _, _, absent) in WRITERS.items()
 ]
 CASES += [
@@ -101,6 +154,15 @@ def fail(text: str) -> None:
 
 
 CASES += [
-    Case(f"full memory: {text}", partial(fail, text), f"^python: out of memory: {text}", guard=OUT_OF_MEMORY)
-    for text in ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc", "can't start new thread")
+    Case(
+        f"full memory: {text}",
+        partial(fail, text),
+        f"^python: out of memory: {text}",
+        guard=OUT_OF_MEMORY,
+    )
+    for text in (
+        "DefaultCPUAllocator: can't allocate memory",
+        "std::bad_alloc",
+        "can't start new thread",
+    )
 ]

@@ -14,14 +14,26 @@ from support.uses import Case, Guard
 
 from trajformer.scenes.files import lock_folder
 
-FILES, RULE, PREPARE = "trajformer/scenes/files.py", "trajformer/cli/files.py", "data_prep/engine/prepare.py"
-EXISTING = Guard(RULE, "        if not overwrite:\n            raise", "        if False:\n            raise")
+FILES, RULE, PREPARE = (
+    "trajformer/scenes/files.py",
+    "trajformer/cli/files.py",
+    "data_prep/engine/prepare.py",
+)
+EXISTING = Guard(
+    RULE, "        if not overwrite:\n            raise", "        if False:\n            raise"
+)
 KIND = Guard(RULE, "if head and not re.match(KINDS[kind], head, re.DOTALL):")
 INPUT = Guard(RULE, "if target == source or (", "if False and (")
 FULL_FOLDER = Guard(RULE, "any(path.iterdir()) and not overwrite", "False")
-SPECIAL = Guard(FILES, "return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None", "return False")
+SPECIAL = Guard(
+    FILES,
+    "return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None",
+    "return False",
+)
 LINK = Guard(FILES, "Path(os.path.realpath(path))\n        folder", "path\n        folder")
-LOCKED = Guard(FILES, "lock.acquire(timeout=LOCK_S)", "path.exists() or lock.acquire(timeout=LOCK_S)")
+LOCKED = Guard(
+    FILES, "lock.acquire(timeout=LOCK_S)", "path.exists() or lock.acquire(timeout=LOCK_S)"
+)
 SOURCE = Guard(PREPARE, "            if not options.overwrite:\n", "            if False:\n")
 RIGHTS = (
     Guard(RULE, "if not os.access(existing, os.W_OK):"),
@@ -29,10 +41,16 @@ RIGHTS = (
 )
 SCREEN = Guard(FILES, " or _descriptor(path) is not None", "")
 EMPTY_LOCK = Guard(FILES, "path.unlink(missing_ok=True)  # its owner", "raise  # its owner")
-OTHER_MERGE = Guard("trajformer/scenes/merge.py", "if earlier != {copy.target: copy.sha256 for copy in copies} or", "if")
+OTHER_MERGE = Guard(
+    "trajformer/scenes/merge.py",
+    "if earlier != {copy.target: copy.sha256 for copy in copies} or",
+    "if",
+)
 HAS_STORE = Guard("trajformer/scenes/store.py", "if not self.root.is_dir():")
 NEVER = "except ZeroDivisionError as error:"
-SYSTEM = Guard("trajformer/cli/__init__.py", "except OSError as error:  # no space", f"{NEVER}  # no space")
+SYSTEM = Guard(
+    "trajformer/cli/__init__.py", "except OSError as error:  # no space", f"{NEVER}  # no space"
+)
 STORE_ERROR = '    {}\n        raise TrajformerError(f"{{error.filename or store}}'
 IN_STORE = Guard(PREPARE, STORE_ERROR.format("except OSError as error:"), STORE_ERROR.format(NEVER))
 IN_RUN = Guard("trajformer/training/run.py", "        except OSError as error:", f"        {NEVER}")
@@ -47,7 +65,10 @@ TRAINED = "--checkpoint run/best.ckpt --store store"
 SCORE, PREDICT, PLOT = f"evaluate {CONSTANT}", f"predict {CONSTANT}", "plot store"
 EXPORT, PREPARE_RAW = "store export-scene store --scene raw-val-0", "preprocess argoverse2 raw"
 TRAIN = "train --config recipe.yaml --out"
-EXISTS, AN_INPUT = "exists; give another name, or --overwrite to replace it", "is an input of this command"
+EXISTS, AN_INPUT = (
+    "exists; give another name, or --overwrite to replace it",
+    "is an input of this command",
+)
 
 
 # ---- preparation ---------------------------------------------------------------------------------------------------
@@ -104,7 +125,9 @@ def locked(folder: str) -> Callable[[], object]:
         os.close(alive)
         with lock_folder(Path(folder)):
             os.write(locked, b" ")
-            os.read(end, 1)  # returns at the end of the process of the case, which has the other side
+            os.read(
+                end, 1
+            )  # returns at the end of the process of the case, which has the other side
         os._exit(0)
 
     return lock
@@ -132,64 +155,175 @@ def empty_lock() -> None:
 # ---- cases -----------------------------------------------------------------------------------------------------------
 
 
-def on(command: str, output: str, line: str, guard: Guard | tuple[Guard, ...], prepare: Callable[[], object] = list) -> Case:
+def on(
+    command: str,
+    output: str,
+    line: str,
+    guard: Guard | tuple[Guard, ...],
+    prepare: Callable[[], object] = list,
+) -> Case:
     """A command on an output that must be kept."""
     use = f"{command} {output}" + (", prepared" if prepare is not list else "")
     return Case(use.replace("/", ":"), f"{command} {output}", line, prepare, guard)
 
 
 def works(
-    use: str, run: Any, line: str = "", prepare: Callable[[], object] = list, guard: Guard | None = None, **more: Any
+    use: str,
+    run: Any,
+    line: str = "",
+    prepare: Callable[[], object] = list,
+    guard: Guard | None = None,
+    **more: Any,
 ) -> Case:
     return Case(use, run, line, prepare, guard, status=0, **more)
 
 
 FIGURES = (("figures.json", "minFDE6"),)
-MINE = also(lambda: os.mkdir("mine"), copied("recipe.yaml", "mine/config.yaml"), copied("run/best.ckpt", "mine"))
+MINE = also(
+    lambda: os.mkdir("mine"),
+    copied("recipe.yaml", "mine/config.yaml"),
+    copied("run/best.ckpt", "mine"),
+)
 EXISTING_FILES = [
     on(SCORE, "--json figures.json", f"figures.json: {EXISTS}", EXISTING),
     on(SCORE, "--csv notes.txt", f"notes.txt: {EXISTS}", EXISTING),
     on(PREDICT, "--out forecasts.parquet", f"forecasts.parquet: {EXISTS}", EXISTING),
-    on(PLOT, "--out p.png", f"p.png: {EXISTS}", EXISTING, lambda: Path("p.png").write_bytes(b"\x89PNG")),
+    on(
+        PLOT,
+        "--out p.png",
+        f"p.png: {EXISTS}",
+        EXISTING,
+        lambda: Path("p.png").write_bytes(b"\x89PNG"),
+    ),
     on(EXPORT, "--out s.json", EXISTS, EXISTING, copied("figures.json", "s.json")),
-    on("weights convert trajformer run/last.ckpt", "c.ckpt", EXISTS, EXISTING, copied("run/best.ckpt", "c.ckpt")),
+    on(
+        "weights convert trajformer run/last.ckpt",
+        "c.ckpt",
+        EXISTS,
+        EXISTING,
+        copied("run/best.ckpt", "c.ckpt"),
+    ),
     on(PLOT, "--out other_raw", "other_raw: has files; give another folder", FULL_FOLDER),
-    on(SCORE, "--overwrite --json notes.txt", "notes.txt: exists and is not a json file; --overwrite replaces", KIND),
+    on(
+        SCORE,
+        "--overwrite --json notes.txt",
+        "notes.txt: exists and is not a json file; --overwrite replaces",
+        KIND,
+    ),
     on(SCORE, "--overwrite --json run/best.ckpt", "best.ckpt: exists and is not a json file", KIND),
     on(SCORE, "--overwrite --csv figures.json", "figures.json: exists and is not a csv file", KIND),
-    on(PREDICT, "--overwrite --out run/best.ckpt", "best.ckpt: exists and is not a parquet file", KIND),
-    on(PLOT, "--overwrite --out best.png", "is not a png file", KIND, copied("run/best.ckpt", "best.png")),
-    on("weights convert trajformer run/last.ckpt", "--overwrite figures.json", "figures.json: exists and is not a ckpt", KIND),
-    works("replace figures on request", f"{SCORE} --overwrite --json figures.json", changes=("figures.json",), makes=FIGURES),
-    works("replace forecasts on request", f"{PREDICT} --overwrite --out forecasts.parquet", changes=("forecasts.parquet",)),
+    on(
+        PREDICT,
+        "--overwrite --out run/best.ckpt",
+        "best.ckpt: exists and is not a parquet file",
+        KIND,
+    ),
+    on(
+        PLOT,
+        "--overwrite --out best.png",
+        "is not a png file",
+        KIND,
+        copied("run/best.ckpt", "best.png"),
+    ),
+    on(
+        "weights convert trajformer run/last.ckpt",
+        "--overwrite figures.json",
+        "figures.json: exists and is not a ckpt",
+        KIND,
+    ),
+    works(
+        "replace figures on request",
+        f"{SCORE} --overwrite --json figures.json",
+        changes=("figures.json",),
+        makes=FIGURES,
+    ),
+    works(
+        "replace forecasts on request",
+        f"{PREDICT} --overwrite --out forecasts.parquet",
+        changes=("forecasts.parquet",),
+    ),
 ]
 INPUTS = [
-    on(f"predict {TRAINED}", "--overwrite --out run/best.ckpt", f"run/best.ckpt {AN_INPUT} .checkpoint.", INPUT),
+    on(
+        f"predict {TRAINED}",
+        "--overwrite --out run/best.ckpt",
+        f"run/best.ckpt {AN_INPUT} .checkpoint.",
+        INPUT,
+    ),
     on(PREDICT, "--overwrite --out store/val/00000.arrow", f"store {AN_INPUT} .store.", INPUT),
     on(SCORE, "--overwrite --json store/manifest.json", f"store {AN_INPUT}", INPUT),
     on(SCORE, "--json store", f"store {AN_INPUT}", INPUT),
     on(PLOT, "--out store/pictures", f"store {AN_INPUT}", INPUT),
-    on(f"{PLOT} --forecasts forecasts.parquet", "--overwrite --out p.png", AN_INPUT, INPUT, linked("p.png", "forecasts.parquet")),
+    on(
+        f"{PLOT} --forecasts forecasts.parquet",
+        "--overwrite --out p.png",
+        AN_INPUT,
+        INPUT,
+        linked("p.png", "forecasts.parquet"),
+    ),
     on(EXPORT, "--out store/val/x.json", f"store {AN_INPUT}", INPUT),
-    on("weights convert trajformer run/best.ckpt", "--overwrite run/best.ckpt", f"run/best.ckpt {AN_INPUT} .file.", INPUT),
-    on("train --config recipe.yaml", "--out store/val/run", f"store {AN_INPUT} .data.train.", INPUT),
+    on(
+        "weights convert trajformer run/best.ckpt",
+        "--overwrite run/best.ckpt",
+        f"run/best.ckpt {AN_INPUT} .file.",
+        INPUT,
+    ),
+    on(
+        "train --config recipe.yaml", "--out store/val/run", f"store {AN_INPUT} .data.train.", INPUT
+    ),
     on("train --config mine/config.yaml", "--out mine", AN_INPUT, INPUT, MINE),
-    on(SCORE, "--json x --csv x", "--json and --csv: give different files", Guard(RULE, "< len(outputs):", "< 0:")),
-    on(TRAIN, "run", "run: already contains a run; continue it with --resume or give another --out", FINISHED),
+    on(
+        SCORE,
+        "--json x --csv x",
+        "--json and --csv: give different files",
+        Guard(RULE, "< len(outputs):", "< 0:"),
+    ),
+    on(
+        TRAIN,
+        "run",
+        "run: already contains a run; continue it with --resume or give another --out",
+        FINISHED,
+    ),
     on(TRAIN, "mine", "mine: has a best.ckpt but no last.ckpt to continue from", ALONE, MINE),
-    on(f"{TRAIN} mine", "--resume", "mine: has a best.ckpt but no last.ckpt to continue from", ALONE, MINE),
-    works("resume where nothing was started", f"{TRAIN} fresh --resume", "fresh: has no last.ckpt to resume", guard=NOTHING),
+    on(
+        f"{TRAIN} mine",
+        "--resume",
+        "mine: has a best.ckpt but no last.ckpt to continue from",
+        ALONE,
+        MINE,
+    ),
+    works(
+        "resume where nothing was started",
+        f"{TRAIN} fresh --resume",
+        "fresh: has no last.ckpt to resume",
+        guard=NOTHING,
+    ),
 ]
-PREPARE_OTHER, PREPARE_MOVED = "preprocess argoverse2 other_raw", "preprocess argoverse2 moved store"
-UNKNOWN, FINISHED_SHARDS = "store/val: was prepared from an unknown data set in an unknown folder", "1 of 1 shards were already"
+PREPARE_OTHER, PREPARE_MOVED = (
+    "preprocess argoverse2 other_raw",
+    "preprocess argoverse2 moved store",
+)
+UNKNOWN, FINISHED_SHARDS = (
+    "store/val: was prepared from an unknown data set in an unknown folder",
+    "1 of 1 shards were already",
+)
 RECORD = {"changes": ("source.json",)}
-OTHERS: dict[str, Any] = {"changes": ("store/**", "store/*/*"), "makes": (("store/val/source.json", "/other_raw"),)}
+OTHERS: dict[str, Any] = {
+    "changes": ("store/**", "store/*/*"),
+    "makes": (("store/val/source.json", "/other_raw"),),
+}
 FROM = r"was prepared from argoverse2 .*\braw, not from argoverse"
 SOURCES = [
     on(PREPARE_OTHER, "store", f"store/test: {FROM}2 .*/other_raw: ", SOURCE),
     on("preprocess argoverse1 argoverse1", "store --split train", f"{FROM}1 ", SOURCE),
     on(f"{PREPARE_RAW} --limit 1", "store", f"{FROM}2 ", SOURCE),
-    on(PREPARE_OTHER, "store --split val", UNKNOWN, SOURCE, lambda: os.remove("store/val/source.json")),
+    on(
+        PREPARE_OTHER,
+        "store --split val",
+        UNKNOWN,
+        SOURCE,
+        lambda: os.remove("store/val/source.json"),
+    ),
     works(
         "score an incomplete store",
         "evaluate --model constant_velocity --store store",
@@ -198,8 +332,19 @@ SOURCES = [
         Guard("trajformer/cli/models.py", "    _warn_if_interrupted(args.store)\n", ""),
     ),
     works("prepare the same store again", f"{PREPARE_RAW} store", FINISHED_SHARDS, **RECORD),
-    works("prepare from a moved raw folder", PREPARE_MOVED, FINISHED_SHARDS, lambda: Path("raw").rename("moved"), **RECORD),
-    works("replace the scenes of another raw folder on request", f"{PREPARE_OTHER} store --overwrite", "val: 2 scenes", **OTHERS),
+    works(
+        "prepare from a moved raw folder",
+        PREPARE_MOVED,
+        FINISHED_SHARDS,
+        lambda: Path("raw").rename("moved"),
+        **RECORD,
+    ),
+    works(
+        "replace the scenes of another raw folder on request",
+        f"{PREPARE_OTHER} store --overwrite",
+        "val: 2 scenes",
+        **OTHERS,
+    ),
     Case(
         "merge onto a store",
         "store merge store --out run",
@@ -209,7 +354,10 @@ SOURCES = [
 ]
 HELD = r"another run is writing to this folder \(process \d+ on .*\); wait"
 LOCKS = [
-    replace(on(command, output, f"{folder}: {HELD}", LOCKED, also(table, locked(folder))), changes=(".lock",))
+    replace(
+        on(command, output, f"{folder}: {HELD}", LOCKED, also(table, locked(folder))),
+        changes=(".lock",),
+    )
     for command, output, folder in (
         (TRAIN, "fresh", "fresh"),
         ("demo --scenes 4 --epochs 1 --out", "demo", "demo"),
@@ -218,7 +366,11 @@ LOCKS = [
         ("store merge store --out", "fresh", "fresh"),
         ("tools/compare/models.py --store store --table table.yaml --out", "fresh", "fresh"),
         ("tools/train_eth_ucy.py --config recipe.yaml --store store --out", "fresh", "fresh"),
-        ("tools/train_restarts.py --config recipe.yaml --trainer.minutes 1 --store store --out", "fresh", "fresh"),
+        (
+            "tools/train_restarts.py --config recipe.yaml --trainer.minutes 1 --store store --out",
+            "fresh",
+            "fresh",
+        ),
     )
 ]
 LOCKS += [
@@ -231,7 +383,13 @@ LOCKS += [
             (("fresh/config.yaml", "future: 60"),),
             None,
         ),
-        ("take over the lock of a merge killed while it locked", "store merge store --out fresh", empty_lock, (), EMPTY_LOCK),
+        (
+            "take over the lock of a merge killed while it locked",
+            "store merge store --out fresh",
+            empty_lock,
+            (),
+            EMPTY_LOCK,
+        ),
     )
 ]
 COPY = (("copy", '"minFDE6"|^PAR1'),)
@@ -241,15 +399,60 @@ NEAR, TO_NEAR = linked("near.json", "figures.json"), f"{SCORE} --json near.json"
 DEVICES = [
     on(SCORE, "--json /dev/full", "/dev/full: No space left on device", SPECIAL),
     on(PREDICT, "--out /dev/full", "/dev/full: No space left on device", SPECIAL),
-    on(PLOT, "--out full.png", "full.png: No space left on device", SPECIAL, linked("full.png", "/dev/full")),
+    on(
+        PLOT,
+        "--out full.png",
+        "full.png: No space left on device",
+        SPECIAL,
+        linked("full.png", "/dev/full"),
+    ),
     works("figures to nowhere", f"{SCORE} --json /dev/null", "minFDE6", guard=SPECIAL),
-    works("figures to the screen", f"{SCORE} --json /dev/stdout", r'(?s)"minFDE6": .*constant_velocity ', guard=SCREEN),
-    works("figures to a pipe", f"{SCORE} --json pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
-    works("forecasts to a pipe", f"{PREDICT} --out pipe", prepare=pipe, guard=SPECIAL, changes=("copy",), makes=COPY),
+    works(
+        "figures to the screen",
+        f"{SCORE} --json /dev/stdout",
+        r'(?s)"minFDE6": .*constant_velocity ',
+        guard=SCREEN,
+    ),
+    works(
+        "figures to a pipe",
+        f"{SCORE} --json pipe",
+        prepare=pipe,
+        guard=SPECIAL,
+        changes=("copy",),
+        makes=COPY,
+    ),
+    works(
+        "forecasts to a pipe",
+        f"{PREDICT} --out pipe",
+        prepare=pipe,
+        guard=SPECIAL,
+        changes=("copy",),
+        makes=COPY,
+    ),
     on(SCORE, "--json pipe", "pipe: no process reads from it", SPECIAL, lambda: os.mkfifo("pipe")),
-    on(SCORE, "--json socket", "socket: no process reads from it", SPECIAL, lambda: socket.socket(socket.AF_UNIX).bind("socket")),
-    works("figures behind a link", TO_NEAR, prepare=FAR, guard=LINK, makes=(("far/figures.json", "minFDE6"),)),
-    works("replace figures behind a link", f"{TO_NEAR} --overwrite", "", NEAR, LINK, changes=("figures.json",), makes=FIGURES),
+    on(
+        SCORE,
+        "--json socket",
+        "socket: no process reads from it",
+        SPECIAL,
+        lambda: socket.socket(socket.AF_UNIX).bind("socket"),
+    ),
+    works(
+        "figures behind a link",
+        TO_NEAR,
+        prepare=FAR,
+        guard=LINK,
+        makes=(("far/figures.json", "minFDE6"),),
+    ),
+    works(
+        "replace figures behind a link",
+        f"{TO_NEAR} --overwrite",
+        "",
+        NEAR,
+        LINK,
+        changes=("figures.json",),
+        makes=FIGURES,
+    ),
     on(SCORE, "--json near.json", f"near.json: {EXISTS}", EXISTING, NEAR),
     on(SCORE, "--json a", "a: cannot be written: Too many levels of symbolic links", FAILS, LOOP),
 ]
@@ -262,7 +465,12 @@ UNWRITABLE = [
         ("synthesize --scenes 1", "notes.txt", "notes.txt", SYSTEM),
         ("demo --out", "notes.txt/out", "notes.txt", SYSTEM),
         (PREPARE_RAW, "notes.txt/out", "notes.txt", (IN_STORE, SYSTEM)),
-        (TRAIN, "notes.txt/out", "notes.txt.*cannot be written|cannot be written.*notes.txt", IN_RUN),
+        (
+            TRAIN,
+            "notes.txt/out",
+            "notes.txt.*cannot be written|cannot be written.*notes.txt",
+            IN_RUN,
+        ),
         (SCORE, "--json notes.txt/out", "notes.txt is not a folder", IN_FOLDER),
         (PREDICT, "--out notes.txt/out", "notes.txt is not a folder", IN_FOLDER),
         (PLOT, "--out notes.txt/out", "notes.txt is not a folder", IN_FOLDER),
@@ -272,12 +480,28 @@ UNWRITABLE = [
 ]
 UNWRITABLE += [
     on(SCORE, "--json dir/f", "dir/f: cannot be written: Permission denied", RIGHTS, DENIED),
-    on(SCORE, "--overwrite --json figures.json", "Permission denied", RIGHTS, as_nobody("figures.json")),
+    on(
+        SCORE,
+        "--overwrite --json figures.json",
+        "Permission denied",
+        RIGHTS,
+        as_nobody("figures.json"),
+    ),
     on(TRAIN, "dir", "dir.*: .*Permission denied", (IN_RUN, SYSTEM), DENIED),
     on(PREPARE_RAW, "dir", "dir/.*Permission denied", (IN_STORE, SYSTEM), DENIED),
-    works("odd names", ODD, prepare=lambda: shutil.copytree("store", "a\n🚗 b"), makes=(("ü 🚗.json", "minFDE6"),)),
+    works(
+        "odd names",
+        ODD,
+        prepare=lambda: shutil.copytree("store", "a\n🚗 b"),
+        makes=(("ü 🚗.json", "minFDE6"),),
+    ),
     Case("an odd name that does not exist", ODD[:5], "a 🚗 b: no such store", guard=HAS_STORE),
-    Case("a name that is not text", (*ODD[:4], os.fsdecode(b"\xff")), "no such store", guard=HAS_STORE),
+    Case(
+        "a name that is not text",
+        (*ODD[:4], os.fsdecode(b"\xff")),
+        "no such store",
+        guard=HAS_STORE,
+    ),
 ]
 
 CASES = [*EXISTING_FILES, *INPUTS, *SOURCES, *LOCKS, *DEVICES, *UNWRITABLE]

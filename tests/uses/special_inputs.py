@@ -37,7 +37,11 @@ CHECKPOINT = Guard("trajformer/recipes/checkpoint.py", "if not file.is_file():")
 RECIPE = Guard("trajformer/recipes/names.py", "if Path(name).is_file():", "if Path(name).exists():")
 FORECASTS = Guard("trajformer/evaluation/forecast_file.py", "if not path.is_file():")
 TEXT = Guard("trajformer/heads/translation.py", "if path.exists() and not path.is_file():")
-FAILS = Guard("trajformer/heads/translation.py", "except OSError as error:", "except ZeroDivisionError as error:")
+FAILS = Guard(
+    "trajformer/heads/translation.py",
+    "except OSError as error:",
+    "except ZeroDivisionError as error:",
+)
 PARQUET = Guard(
     "data_prep/readers/columns.py",
     'OSError, UnicodeDecodeError) as error:\n        raise SceneError(f"{path}: not a readable',
@@ -47,20 +51,31 @@ FOLDER = ("a store", "a folder")  # may be a store
 PREPARE = "preprocess argoverse2 raw s --split val --workers 1"
 NO_FILE = "neither a file nor a folder"
 COMMANDS = {
-    "a checkpoint": ("evaluate --store store --checkpoint x", "x: not a file|x: no such checkpoint", CHECKPOINT),
+    "a checkpoint": (
+        "evaluate --store store --checkpoint x",
+        "x: not a file|x: no such checkpoint",
+        CHECKPOINT,
+    ),
     "a recipe": ("train --config x --out r", "x: no such file and no recipe of this name", RECIPE),
     "forecasts": ("plot store --forecasts x --out p", "x: no such file", FORECASTS),
-    "a list of labels": ("weights convert timm_vit run/best.ckpt c.ckpt --labels x", f"x: labels .*: {NO_FILE}", REGULAR),
+    "a list of labels": (
+        "weights convert timm_vit run/best.ckpt c.ckpt --labels x",
+        f"x: labels .*: {NO_FILE}",
+        REGULAR,
+    ),
     "a text": (lambda: read_lines(Path("x")), "x: cannot be read: ", (TEXT, FAILS)),
     "a store": (f"{SCORE} x", "x: no such store", STORE),
 }
-SKIPPED = r"(?s)val: 2 scenes.*1 skipped.*skipped val/raw-val-0/.*parquet: not a readable parquet file: "
+SKIPPED = (
+    r"(?s)val: 2 scenes.*1 skipped.*skipped val/raw-val-0/.*parquet: not a readable parquet file: "
+)
 
 CASES = [
     Case(f"{kind} as {what}", run, line, prepare, guard)
     for what, (run, line, guard) in COMMANDS.items()
     for kind, prepare in KINDS.items()
-    if kind in ("a pipe", "endless zeros") or (what in ("a checkpoint", "a text", "a store") and (what, kind) != FOLDER)
+    if kind in ("a pipe", "endless zeros")
+    or (what in ("a checkpoint", "a text", "a store") and (what, kind) != FOLDER)
 ]
 CASES += [
     Case(f"{kind} as a raw file", PREPARE, SKIPPED + reason, prepare, guard, status=0)
@@ -71,7 +86,25 @@ CASES += [
     )
 ]
 CASES += [
-    Case("an empty folder as a store", f"{SCORE} x", "x: no split 'val'", KINDS["a folder"], Guard(STORE.file, "if not counts:")),
-    Case("a pipe as a manifest", "store info store", f"no readable manifest .{NO_FILE}", pipe_at("store/manifest.json"), REGULAR),
-    Case("a pipe as a shard", f"{SCORE} store", "no split 'val'", pipe_at("store/val/00000.arrow"), SHARD),
+    Case(
+        "an empty folder as a store",
+        f"{SCORE} x",
+        "x: no split 'val'",
+        KINDS["a folder"],
+        Guard(STORE.file, "if not counts:"),
+    ),
+    Case(
+        "a pipe as a manifest",
+        "store info store",
+        f"no readable manifest .{NO_FILE}",
+        pipe_at("store/manifest.json"),
+        REGULAR,
+    ),
+    Case(
+        "a pipe as a shard",
+        f"{SCORE} store",
+        "no split 'val'",
+        pipe_at("store/val/00000.arrow"),
+        SHARD,
+    ),
 ]

@@ -12,8 +12,14 @@ HANDLER = Guard(
     "before = signal.signal(signal.SIGTERM, _terminate) if main_thread else None",
     "before = signal.SIG_DFL",
 )
-STEP = Guard("trajformer/training/resume.py", "signal.signal(number, self._request)", "pass")  # finishes a step of `train`
-LINE = Guard("trajformer/cli/__init__.py", "    except KeyboardInterrupt:\n", "    except ZeroDivisionError:\n")
+STEP = Guard(
+    "trajformer/training/resume.py", "signal.signal(number, self._request)", "pass"
+)  # finishes a step of `train`
+LINE = Guard(
+    "trajformer/cli/__init__.py",
+    "    except KeyboardInterrupt:\n",
+    "    except ZeroDivisionError:\n",
+)
 RERUN = "run the same command again"
 LONG = "--trainer.epochs 100000"
 
@@ -25,7 +31,9 @@ def eth_store() -> None:
             Path(f"store/{name}_{part}").symlink_to(part)
 
 
-COMPARE_TABLE = partial(Path("table.yaml").write_text, "- {name: mm, config: recipe.yaml, epochs: 100000}\n")
+COMPARE_TABLE = partial(
+    Path("table.yaml").write_text, "- {name: mm, config: recipe.yaml, epochs: 100000}\n"
+)
 INT, TERM = (signal.SIGINT,), (signal.SIGTERM,)
 PREPARE = "preprocess argoverse2 raw out --timeout-s 600"
 TRAIN = f"train --config recipe.yaml --out out {LONG}"
@@ -34,11 +42,32 @@ RESTARTS = "tools/train_restarts.py --config recipe.yaml --store store --out out
 COMPARE = "tools/compare/models.py --store store --table table.yaml --out out"
 Row = tuple[str, str, str, str, Callable[[], object], tuple[signal.Signals, ...]]
 COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparation, signals
-    ("synthesize", "synthesize out --scenes 5000", "out/*/*/*.parquet", "finished scenes are kept; run the same", list, TERM),
+    (
+        "synthesize",
+        "synthesize out --scenes 5000",
+        "out/*/*/*.parquet",
+        "finished scenes are kept; run the same",
+        list,
+        TERM,
+    ),
     ("prepare", PREPARE, "out/*/source.json", "finished shards are kept", list, INT + TERM),
     ("train", TRAIN, "out/last.ckpt", "continue with --resume", list, INT + TERM),
-    ("train with workers", f"{TRAIN} --data.workers 1", "out/last.ckpt", "continue with --res", list, TERM),
-    ("demo", "demo --out out --scenes 4 --epochs 100000", "out/run/last.ckpt", f"finished steps are kept; {RERUN}", list, INT),
+    (
+        "train with workers",
+        f"{TRAIN} --data.workers 1",
+        "out/last.ckpt",
+        "continue with --res",
+        list,
+        TERM,
+    ),
+    (
+        "demo",
+        "demo --out out --scenes 4 --epochs 100000",
+        "out/run/last.ckpt",
+        f"finished steps are kept; {RERUN}",
+        list,
+        INT,
+    ),
     ("ETH/UCY", ETH_UCY, "out/seed0/*/last.ckpt", f"{RERUN} to resume", eth_store, TERM),
     ("restarts", RESTARTS, "out/seed0/part0/last.ckpt", f"{RERUN} to resume", list, TERM),
     ("compare", COMPARE, "out/mm/seed0/last.ckpt", RERUN, COMPARE_TABLE, INT),

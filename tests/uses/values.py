@@ -19,9 +19,14 @@ from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 
 # ---- values of recipes ---------------------------------------------------------------------------------------------
 
-ERRORS, MODELS, DATA, PARSING = (f"trajformer/{name}.py" for name in ("errors", "cli/models", "cli/data", "cli/parsing"))
+ERRORS, MODELS, DATA, PARSING = (
+    f"trajformer/{name}.py" for name in ("errors", "cli/models", "cli/data", "cli/parsing")
+)
 RANGE = Guard(ERRORS, "if not low <= number <= high:")
-EMPTY = Guard(ERRORS, 'if (value == "" or (value == () and item.name in self.positive)) and item.default != value:')
+EMPTY = Guard(
+    ERRORS,
+    'if (value == "" or (value == () and item.name in self.positive)) and item.default != value:',
+)
 TEXT = Guard(ERRORS, 'if "\\0" in part or len(part) > MAX_TEXT:')
 TYPE = Guard(ERRORS, "if not _fits(value, hints[item.name]):")
 BLOCK = "model.mmtransformer"
@@ -67,41 +72,66 @@ CASES = [
     for field, (value, line) in VALUES.items()
 ]
 CASES += [
-    Case(f"--{field} {value}", f"train --config recipe.yaml --{field} '{value}' --out r", line, status=2)
+    Case(
+        f"--{field} {value}",
+        f"train --config recipe.yaml --{field} '{value}' --out r",
+        line,
+        status=2,
+    )
     for field, (value, line) in TYPES.items()
 ]
 
 # ---- YAML ----------------------------------------------------------------------------------------------------------
 
-BOMB = "a: &a [x, x]\n" + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi"))
+BOMB = "a: &a [x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise("abcdefghi")
+)
 YAML = {  # text: the rest of the line
     "a YAML bomb": (BOMB, "line 2: aliases are not supported"),
     "a recursive alias": ("model: &a [*a]\n", "line 1: aliases are not supported"),
     "50 MB": ("a: " + "x" * 50_000_000, "50001 characters, expected at most 50000"),
-    "a key twice": ("seed: 1\ndata: {train: a}\nseed: 2\n", "line 1: seed occurs twice in this block"),
+    "a key twice": (
+        "seed: 1\ndata: {train: a}\nseed: 2\n",
+        "line 1: seed occurs twice in this block",
+    ),
     "a key twice in a group": ("optim:\n  clip: 1.0\n  clip: 2.0\n", "line 2: clip occurs twice"),
     "a tab": ("optim:\n\tclip: 1.0\n", "line 2: found character '.t' that cannot start any token"),
-    "a tag with code": ("a: !!python/object/apply:os.mkdir [executed]\n", "could not determine a constructor for the tag"),
+    "a tag with code": (
+        "a: !!python/object/apply:os.mkdir [executed]\n",
+        "could not determine a constructor for the tag",
+    ),
     "an unknown tag": ("a: !speed 3\n", "could not determine a constructor for the tag '!speed'"),
     "deep lists": ("[" * 40_000, "maximum recursion depth exceeded"),
     "a number of 9000 digits": ("seed: " + "9" * 9_000, "Exceeds the limit"),
-    "a number of 30,000 hexadecimal digits": ("seed: 0x" + "f" * 30_000, "a whole number of more than 64 bits"),
+    "a number of 30,000 hexadecimal digits": (
+        "seed: 0x" + "f" * 30_000,
+        "a whole number of more than 64 bits",
+    ),
     "two documents": ("seed: 1\n---\nseed: 2\n", "line 2: but found another document"),
     "a date": ("seed: 2001-99-99\n", "month must be in 1..12"),
     "bytes that are not text": ("\udc80", "not a text file"),
 }
 _TEXT, _NEVER = "trajformer/recipes/yaml_text.py", "except ZeroDivisionError as error:"
-ALIAS, TWICE = Guard(_TEXT, "if self.check_event(yaml.AliasEvent):"), Guard(_TEXT, "if len(values) < len(node.value):")
-YAML_ERROR = Guard(_TEXT, "except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:", _NEVER)
+ALIAS, TWICE = (
+    Guard(_TEXT, "if self.check_event(yaml.AliasEvent):"),
+    Guard(_TEXT, "if len(values) < len(node.value):"),
+)
+YAML_ERROR = Guard(
+    _TEXT, "except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:", _NEVER
+)
 YAML_GUARDS = {  # of other texts: YAML_ERROR
     "a YAML bomb": ALIAS,
     "a recursive alias": ALIAS,
     "50 MB": Guard(_TEXT, "if len(text) > MAX_BYTES:"),
     "a key twice": TWICE,
     "a key twice in a group": TWICE,
-    "a tag with code": Guard(_TEXT, "class _Loader(yaml.SafeLoader):", "class _Loader(yaml.UnsafeLoader):"),
+    "a tag with code": Guard(
+        _TEXT, "class _Loader(yaml.SafeLoader):", "class _Loader(yaml.UnsafeLoader):"
+    ),
     "a number of 30,000 hexadecimal digits": Guard(_TEXT, "if abs(value) >= 2**64:"),
-    "bytes that are not text": Guard(_TEXT, "except (OSError, UnicodeDecodeError) as error:", _NEVER),
+    "bytes that are not text": Guard(
+        _TEXT, "except (OSError, UnicodeDecodeError) as error:", _NEVER
+    ),
 }
 CASES += [
     Case(
@@ -152,7 +182,9 @@ def without_step(unit: float, jitter: float = 0.0) -> Callable[[], object]:
     def write() -> None:
         table = tables.two_tracks(110)
         timestamp = np.round((0.1 * table.step + jitter * np.sin(table.step)) * unit)
-        tables.write(Path("drives/val/drive.csv"), table.assign(timestamp=timestamp).drop(columns="step"))
+        tables.write(
+            Path("drives/val/drive.csv"), table.assign(timestamp=timestamp).drop(columns="step")
+        )
 
     return write
 
@@ -160,7 +192,9 @@ def without_step(unit: float, jitter: float = 0.0) -> Callable[[], object]:
 def one_id() -> None:
     """Two files with a scene of one id."""
     for name in "ab":
-        tables.write(Path(f"drives/val/{name}.csv"), tables.two_tracks(110).assign(scene_id="drive"))
+        tables.write(
+            Path(f"drives/val/{name}.csv"), tables.two_tracks(110).assign(scene_id="drive")
+        )
 
 
 def twice() -> None:
@@ -170,13 +204,23 @@ def twice() -> None:
 
 
 TABLE, PLAUSIBLE = "data_prep/readers/table/reader.py", "data_prep/engine/plausible.py"
-SPEED, DIRECTION = Guard(PLAUSIBLE, "if largest > limit:"), Guard(TABLE, ") > MAX_ACROSS:", ") > 1e9:")
-STEPS, RATIO = Guard(TABLE, "if interval > 1:"), Guard(TABLE, "if moving.sum() >= MIN_MOVING and not", "if False and not")
+SPEED, DIRECTION = (
+    Guard(PLAUSIBLE, "if largest > limit:"),
+    Guard(TABLE, ") > MAX_ACROSS:", ") > 1e9:"),
+)
+STEPS, RATIO = (
+    Guard(TABLE, "if interval > 1:"),
+    Guard(TABLE, "if moving.sum() >= MIN_MOVING and not", "if False and not"),
+)
 TABLE_GUARDS = {
     "in degrees": Guard(PLAUSIBLE, "if len(valid) > 1 and 0 < extent < MIN_EXTENT_M:"),
     "with a row twice": Guard("data_prep/readers/columns.py", "if count.max() > 1:"),
-    "of a scene in two files": Guard(TABLE, "if twice := next((name for name in scenes if name in owner), None):"),
-    "with steps of 0.5": Guard(TABLE, "elif (wrong := bad[begin:stop]).any():", "elif (wrong := bad[begin:stop]) is None:"),
+    "of a scene in two files": Guard(
+        TABLE, "if twice := next((name for name in scenes if name in owner), None):"
+    ),
+    "with steps of 0.5": Guard(
+        TABLE, "elif (wrong := bad[begin:stop]).any():", "elif (wrong := bad[begin:stop]) is None:"
+    ),
     "with a word for x": Guard(TABLE, "if (beyond := np.abs(values) > limit).any():"),
     "with lanes of YAML": Guard(
         "data_prep/readers/table/lanes.py",
@@ -186,32 +230,75 @@ TABLE_GUARDS = {
     "with timestamps of another period": Guard(TABLE, "if apart > 0 and not any(", "if not ("),
 }
 TABLE_GUARDS |= dict.fromkeys(("in millimetres", "at 300 m/s", "with jumps of 900 m"), SPEED)
-TABLE_GUARDS |= dict.fromkeys(("in feet", "with velocities of zero", "with velocities in mm/s"), RATIO)
-TABLE_GUARDS |= dict.fromkeys(("with milliseconds", "with every tenth frame", "with irregular milliseconds"), STEPS)
+TABLE_GUARDS |= dict.fromkeys(
+    ("in feet", "with velocities of zero", "with velocities in mm/s"), RATIO
+)
+TABLE_GUARDS |= dict.fromkeys(
+    ("with milliseconds", "with every tenth frame", "with irregular milliseconds"), STEPS
+)
 TABLE_GUARDS |= dict.fromkeys(("with compass headings", "with vx and vy exchanged"), DIRECTION)
 READ_TABLE = "preprocess table drives s --workers 1"
 TABLES = {
-    "in millimetres": (drive(x=lambda t: 1e3 * t.x), "the 99th percentile of the speed is 5000 m/s, expected 150"),
-    "in degrees": (drive(x=lambda t: t.x / 1e5, y=lambda t: t.y / 1e5), "degrees instead of metres"),
-    "in feet": (drive(x=lambda t: 3.281 * t.x, y=lambda t: 3.281 * t.y, vx=5.0, vy=1.0), "vx: speeds are 0.305 times"),
+    "in millimetres": (
+        drive(x=lambda t: 1e3 * t.x),
+        "the 99th percentile of the speed is 5000 m/s, expected 150",
+    ),
+    "in degrees": (
+        drive(x=lambda t: t.x / 1e5, y=lambda t: t.y / 1e5),
+        "degrees instead of metres",
+    ),
+    "in feet": (
+        drive(x=lambda t: 3.281 * t.x, y=lambda t: 3.281 * t.y, vx=5.0, vy=1.0),
+        "vx: speeds are 0.305 times",
+    ),
     "at 300 m/s": (drive(x=lambda t: 30.0 * t.step), "the 99th percentile of the speed is 300 m/s"),
-    "with jumps of 900 m": (drive(x=lambda t: 900.0 * (t.step % 2)), "the 99th percentile of the speed is 9000 m/s"),
-    "with milliseconds": (without_step(1e3), "most steps are missing: steps with rows are 1000 apart; .*--time-unit"),
-    "with every tenth frame": (drive(step=lambda t: 10 * t.step), "steps with rows are 10 apart; --step-interval"),
-    "with a row twice": (twice, "track_id .--drop-duplicates true uses the first row.: two rows for step 109 of track 'b'"),
+    "with jumps of 900 m": (
+        drive(x=lambda t: 900.0 * (t.step % 2)),
+        "the 99th percentile of the speed is 9000 m/s",
+    ),
+    "with milliseconds": (
+        without_step(1e3),
+        "most steps are missing: steps with rows are 1000 apart; .*--time-unit",
+    ),
+    "with every tenth frame": (
+        drive(step=lambda t: 10 * t.step),
+        "steps with rows are 10 apart; --step-interval",
+    ),
+    "with a row twice": (
+        twice,
+        "track_id .--drop-duplicates true uses the first row.: two rows for step 109 of track 'b'",
+    ),
     "of a scene in two files": (one_id, "scene_id: scene 'drive' is also in .*a.csv"),
     "with steps of 0.5": (drive(step=lambda t: t.step / 2), "step: 0.5, expected a whole number"),
     "with a word for x": (drive(x="east"), "x: infinite or no number"),
-    "with lanes of YAML": (lambda: (drive()(), Path("drives/lanes.json").write_text("a: 1")), "lanes.json: "),
-    "with velocities of zero": (drive(vx=0.0, vy=0.0), "vx: speeds are 0 times the displacements per second"),
-    "with velocities in mm/s": (drive(vx=5e3, vy=1e3), "vx: speeds are 1e.03 times the displacements per second"),
+    "with lanes of YAML": (
+        lambda: (drive()(), Path("drives/lanes.json").write_text("a: 1")),
+        "lanes.json: ",
+    ),
+    "with velocities of zero": (
+        drive(vx=0.0, vy=0.0),
+        "vx: speeds are 0 times the displacements per second",
+    ),
+    "with velocities in mm/s": (
+        drive(vx=5e3, vy=1e3),
+        "vx: speeds are 1e.03 times the displacements per second",
+    ),
     "with compass headings": (
         drive(heading=np.pi / 2 - np.arctan2(1, 5)),
         "heading: differs from the direction of motion by 67 deg",
     ),
-    "with vx and vy exchanged": (drive(vx=1.0, vy=5.0), "vx: differs from the direction of .* by 67 .*exchanged"),
-    "with timestamps of another period": (drive(timestamp=lambda t: 0.04 * t.step), "timestamp: 0.04 apart .*, expected 0.1 s"),
-    "with irregular milliseconds": (without_step(1e3, jitter=0.01), "most steps are missing: .*--time-unit"),
+    "with vx and vy exchanged": (
+        drive(vx=1.0, vy=5.0),
+        "vx: differs from the direction of .* by 67 .*exchanged",
+    ),
+    "with timestamps of another period": (
+        drive(timestamp=lambda t: 0.04 * t.step),
+        "timestamp: 0.04 apart .*, expected 0.1 s",
+    ),
+    "with irregular milliseconds": (
+        without_step(1e3, jitter=0.01),
+        "most steps are missing: .*--time-unit",
+    ),
 }
 CASES += [
     Case(f"a table {use}", READ_TABLE, f"drives.*{line}", prepare_table, TABLE_GUARDS.get(use))
@@ -219,12 +306,21 @@ CASES += [
 ]
 OPTIONS = {
     "milliseconds with their unit": (without_step(1e3), "--time-unit ms"),
-    "every tenth frame with its interval": (drive(step=lambda t: 10 * t.step), "--step-interval 10"),
+    "every tenth frame with its interval": (
+        drive(step=lambda t: 10 * t.step),
+        "--step-interval 10",
+    ),
     "a row twice, of which one is dropped": (twice, "--drop-duplicates true"),
     "a fast table with a higher limit": (drive(x=lambda t: 30.0 * t.step), "--max-speed-m-s 400"),
     "steps with timestamps in milliseconds": (drive(timestamp=lambda t: 5.0 + 100 * t.step), ""),
-    "headings and velocities of a reversing car": (drive(heading=np.arctan2(1, 5) - np.pi, vx=5.0, vy=1.0), ""),
-    "unsorted rows": (drive(x=lambda t: t.x[::-1].to_numpy(), step=lambda t: t.step[::-1].to_numpy()), ""),
+    "headings and velocities of a reversing car": (
+        drive(heading=np.arctan2(1, 5) - np.pi, vx=5.0, vy=1.0),
+        "",
+    ),
+    "unsorted rows": (
+        drive(x=lambda t: t.x[::-1].to_numpy(), step=lambda t: t.step[::-1].to_numpy()),
+        "",
+    ),
 }
 CASES += [
     Case(use, f"{READ_TABLE} {option}", "val: 1 scenes, .* 0 skipped", prepare_table, status=0)
@@ -233,11 +329,22 @@ CASES += [
 
 # ---- command lines and Python --------------------------------------------------------------------------------------
 
-OUTPUT, NAMES, NOT_ALLOWED = "trajformer/cli/files.py", "trajformer/recipes/names.py", Guard(MODELS, "if args.protocol and used:")
+OUTPUT, NAMES, NOT_ALLOWED = (
+    "trajformer/cli/files.py",
+    "trajformer/recipes/names.py",
+    Guard(MODELS, "if args.protocol and used:"),
+)
 COMMAND = Guard("trajformer/cli/__init__.py", "if words[0] not in COMMANDS:")
 EMPTY_PATH = Guard(PARSING, 'if "" in words and Path() in', "if False and Path() in")
-RECIPE, WEIGHTS = Guard(NAMES, "if str(name) in recipe_names():", "if True:"), Guard(NAMES, "if weights not in known:")
-SUFFIX = Guard(OUTPUT, "if existing != target and path.suffix.lower() in", "if False and path.suffix.lower() in")
+RECIPE, WEIGHTS = (
+    Guard(NAMES, "if str(name) in recipe_names():", "if True:"),
+    Guard(NAMES, "if weights not in known:"),
+)
+SUFFIX = Guard(
+    OUTPUT,
+    "if existing != target and path.suffix.lower() in",
+    "if False and path.suffix.lower() in",
+)
 
 
 def chosen(file: str, option: str, check: str, instead: str = "") -> Guard:
@@ -245,7 +352,9 @@ def chosen(file: str, option: str, check: str, instead: str = "") -> Guard:
     return Guard(file, f'"{option}", {check}', f'"{option}", {instead}')
 
 
-LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard if the check is not of a library
+LINES: dict[
+    str, tuple[Any, ...]
+] = {  # words: exit status, line, and the guard if the check is not of a library
     "trian --config recipe.yaml": (2, "no command 'trian'", COMMAND),
     "train": (
         2,
@@ -262,7 +371,10 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
     "train --config recipe.yaml --out r --loss.regions '{}'": (
         1,
         "RegionLossConfig is not for MMTransformer, expected set",
-        Guard("trajformer/recipes/recipe.py", "if self.loss is not None and type(self.loss) not in model.losses:"),
+        Guard(
+            "trajformer/recipes/recipe.py",
+            "if self.loss is not None and type(self.loss) not in model.losses:",
+        ),
     ),
     "train --config heads/vit_digits --out r --labels '[a, a]'": (
         1,
@@ -271,19 +383,34 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
     ),
     "train --config compare/models --out r": (1, "no such file and no recipe of this name", RECIPE),
     "evaluate --model constant_velocity --store ''": (2, "an empty path", EMPTY_PATH),
-    "evaluate --model linear --store store": (2, "invalid choice: 'linear'", chosen(MODELS, "--model", "choices=UNTRAINED, ")),
-    "evaluate --checkpoint pretrained:best --store store": (1, "pretrained:best: no weights of this name", WEIGHTS),
+    "evaluate --model linear --store store": (
+        2,
+        "invalid choice: 'linear'",
+        chosen(MODELS, "--model", "choices=UNTRAINED, "),
+    ),
+    "evaluate --checkpoint pretrained:best --store store": (
+        1,
+        "pretrained:best: no weights of this name",
+        WEIGHTS,
+    ),
     "evaluate --protocol eth_ucy --data raw": (
         1,
         "raw: no test recording of eth",
-        Guard("trajformer/cli/protocols.py", 'if missing := [name for name in COUNTS if f"{name}_test" not in splits]:'),
+        Guard(
+            "trajformer/cli/protocols.py",
+            'if missing := [name for name in COUNTS if f"{name}_test" not in splits]:',
+        ),
     ),
     "evaluate --protocol interaction --data interaction --split train": (
         1,
         "--split is not allowed with --protocol interaction",
         NOT_ALLOWED,
     ),
-    "evaluate --protocol sdd --data sdd --joint": (1, "--joint is not allowed with --protocol sdd", NOT_ALLOWED),
+    "evaluate --protocol sdd --data sdd --joint": (
+        1,
+        "--joint is not allowed with --protocol sdd",
+        NOT_ALLOWED,
+    ),
     "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (
         1,
         "--heads and --labels are not allowed for trajformer",
@@ -299,11 +426,23 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
         "f.csv: the output is a parquet file",
         SUFFIX,
     ),
-    "plot store --out p --random 0": (2, "random", chosen(MODELS, "--random", "type=PositiveInt", "type=int")),
-    "plot store --out p.jpg": (1, "p.jpg: the output is a folder; give a name without .jpg", SUFFIX),
+    "plot store --out p --random 0": (
+        2,
+        "random",
+        chosen(MODELS, "--random", "type=PositiveInt", "type=int"),
+    ),
+    "plot store --out p.jpg": (
+        1,
+        "p.jpg: the output is a folder; give a name without .jpg",
+        SUFFIX,
+    ),
     "store": (2, "the following arguments are required"),
     "store info": (2, "the following arguments are required"),
-    "store fly store": (2, "invalid choice: 'fly'", chosen("trajformer/cli/store.py", "action", "choices=chosen, ")),
+    "store fly store": (
+        2,
+        "invalid choice: 'fly'",
+        chosen("trajformer/cli/store.py", "action", "choices=chosen, "),
+    ),
     "store merge store --out m --split": (2, "split"),
     "preprocess argoverse2 raw raw/s": (
         1,
@@ -316,7 +455,11 @@ LINES: dict[str, tuple[Any, ...]] = {  # words: exit status, line, and the guard
     "preprocess table table s --time-unit h": (2, "time_unit"),
     "preprocess table table s --num-history 1": (1, "num_history: 1, expected 2 to", RANGE),
     "preprocess table table s --map-radius-m .nan": (1, "map_radius_m: nan", RANGE),
-    "synthesize s --scenes 0": (2, "scenes: Not of type", chosen(DATA, "--scenes", "type=PositiveInt", "type=int")),
+    "synthesize s --scenes 0": (
+        2,
+        "scenes: Not of type",
+        chosen(DATA, "--scenes", "type=PositiveInt", "type=int"),
+    ),
     "recipes ../configs/demo": (1, "no recipe of this name", RECIPE),
     "weights convert timm_vit notes.txt out.ckpt": (
         1,
@@ -335,27 +478,50 @@ CASES += [
 ]
 UNKNOWN = Guard("trajformer/recipes/plain.py", "if unknown := set(value) - known.keys():")
 CALLS: dict[str, tuple[Callable[[], object], str, Guard]] = {
-    "TrainerConfig(minutes='cpu')": (lambda: TrainerConfig(minutes="cpu"), "minutes: expected float | None, found 'cpu'", TYPE),  # type: ignore[arg-type]
+    "TrainerConfig(minutes='cpu')": (
+        lambda: TrainerConfig(minutes="cpu"),
+        "minutes: expected float | None, found 'cpu'",
+        TYPE,
+    ),  # type: ignore[arg-type]
     "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple", TYPE),  # type: ignore[arg-type]
-    "BatchConfig(polyline_length_m=0)": (lambda: BatchConfig(polyline_length_m=0), "polyline_length_m: 0, expected 0.1", RANGE),
-    "CrowdConfig(modes=True)": (lambda: CrowdConfig(modes=True), "modes: expected int, found True", TYPE),
+    "BatchConfig(polyline_length_m=0)": (
+        lambda: BatchConfig(polyline_length_m=0),
+        "polyline_length_m: 0, expected 0.1",
+        RANGE,
+    ),
+    "CrowdConfig(modes=True)": (
+        lambda: CrowdConfig(modes=True),
+        "modes: expected int, found True",
+        TYPE,
+    ),
     "collate no scenes": (
         lambda: collate([]),
         "a batch needs at least one scene",
         Guard("trajformer/data/batch.py", "if not samples:"),
     ),
-    "build_model of a word": (lambda: build_model("fly"), "fly: no such file and no recipe", RECIPE),
+    "build_model of a word": (
+        lambda: build_model("fly"),
+        "fly: no such file and no recipe",
+        RECIPE,
+    ),
     "build_model of a number": (lambda: build_model(3), "model: expected Any, found 3", TYPE),
     "read_recipe with an unknown field": (
         lambda: read_recipe("demo", {"optim.speed": 1}),
         "optim: unknown field 'speed'",
         UNKNOWN,
     ),
-    "Table(time_unit='h')": (lambda: Table(time_unit="h"), "time_unit: expected s or ms or us or ns, found 'h'", TYPE),  # type: ignore[arg-type]
+    "Table(time_unit='h')": (
+        lambda: Table(time_unit="h"),
+        "time_unit: expected s or ms or us or ns, found 'h'",
+        TYPE,
+    ),  # type: ignore[arg-type]
     "prepare with no workers": (
         lambda: prepare(Table(), Path("table"), Path("s"), PrepareOptions(workers=0)),
         "workers: 0",
         RANGE,
     ),
 }
-CASES += [Case(f"Python: {use}", call, line.replace("|", r"\|"), guard=guard) for use, (call, line, guard) in CALLS.items()]
+CASES += [
+    Case(f"Python: {use}", call, line.replace("|", r"\|"), guard=guard)
+    for use, (call, line, guard) in CALLS.items()
+]

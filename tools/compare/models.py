@@ -49,7 +49,15 @@ from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.files import lock_folder, write_atomically
 from trajformer.scenes.store import SceneStore
 
-FIXED = ("seed", "first_stage", "data.train", "data.val", "trainer.epochs", "trainer.threads", "trainer.validate_every")
+FIXED = (
+    "seed",
+    "first_stage",
+    "data.train",
+    "data.val",
+    "trainer.epochs",
+    "trainer.threads",
+    "trainer.validate_every",
+)
 
 
 @dataclass
@@ -91,11 +99,15 @@ def score(source: Path | str, folder: Path, store: Path, split: str) -> dict[str
         evaluation = evaluate(load_predictor(source), SceneStore(store, split), progress=bars())
         agents, kinds = evaluation.per_agent, focal_manoeuvres(store, split)
         known = [kinds.get(key) for key in zip(agents.scenario_id, agents.track_id, strict=True)]
-        groups = agents.groupby(pd.Series(known, agents.index, dtype=object))  # a list is no key if all are None, as in pixels
+        groups = agents.groupby(
+            pd.Series(known, agents.index, dtype=object)
+        )  # a list is no key if all are None, as in pixels
         by_manoeuvre: dict[str, dict[str, float]] = {kind.label: {"count": 0} for kind in Manoeuvre}
-        by_manoeuvre |= {str(kind): {"count": len(of), **of[["minFDE6", "MR6"]].mean()} for kind, of in groups}
+        by_manoeuvre |= {
+            str(kind): {"count": len(of), **of[["minFDE6", "MR6"]].mean()} for kind, of in groups
+        }
         write_atomically(folder / "agents.csv", agents.round(6).to_csv(index=False))
-        record = origin() | {"scores": evaluation.figures, "manoeuvres": by_manoeuvre}
+        record = origin() | {"scores": evaluation.metrics, "manoeuvres": by_manoeuvre}
         write_atomically(file, json.dumps(record, indent=1) + "\n")
     record = json.loads(file.read_text())
     return {name: record[name] for name in ("scores", "manoeuvres")}
@@ -108,23 +120,27 @@ def train_and_score(results: list[Result], args: argparse.Namespace) -> None:
         row = result.row
         with result.list_failure():
             if row.model:
-                result.seeds["-"] = score(row.model, args.out / folder_of(row.name), args.store, "val") | {"run": {}}
+                result.seeds["-"] = score(
+                    row.model, args.out / folder_of(row.name), args.store, "val"
+                ) | {"run": {}}
                 continue
             of_row = [plan(row, seed, args.store, args.out, args.futures) for seed in args.seeds]
             done = sum(one.record()["done"] for one in of_row)
             plans |= dict.fromkeys(of_row, result)
             print(f"{row.name}: {done} of {len(of_row)} trainings are done", flush=True)
     for second_stage in () if args.finished else (False, True):
-        missing = [one for one in plans if bool(one.row.after) == second_stage and not one.record()["done"]]
+        missing = [
+            one for one in plans if bool(one.row.after) == second_stage and not one.record()["done"]
+        ]
         for one, line in train_all(missing, args.jobs).items():
             plans[one].failed.append(f"seed {one.seed}: {line}")
     for one, result in plans.items():
         record = one.record()
         with result.list_failure(f"seed {one.seed}: "):
             if record["done"]:
-                figures = score(one.checkpoint, one.folder, args.store, one.recipe.data.val_split)
+                metrics = score(one.checkpoint, one.folder, args.store, one.recipe.data.val_split)
                 run = {name: record[name] for name in ("minutes", "epochs", "futures")}
-                result.seeds[str(one.seed)] = figures | {"run": run}
+                result.seeds[str(one.seed)] = metrics | {"run": run}
 
 
 def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
@@ -132,13 +148,22 @@ def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
     files = {}
     for one in (result for result in results if result.seeds):
         folder = out / folder_of(one.row.name)
-        files[one.row.name] = [(folder if seed == "-" else folder / f"seed{seed}") / "agents.csv" for seed in one.seeds]
+        files[one.row.name] = [
+            (folder if seed == "-" else folder / f"seed{seed}") / "agents.csv" for seed in one.seeds
+        ]
     first, lines = next(iter(files), ""), {}
     for name in list(files)[1:]:
         found = paired.compare(files[name], files[first], paired.COLUMNS)
-        lines[name] = [f"{gap:+.3f} ({low:+.3f} to {high:+.3f})" for gap, low, high in found.iloc[:, 2:].to_numpy()]
+        lines[name] = [
+            f"{gap:+.3f} ({low:+.3f} to {high:+.3f})"
+            for gap, low, high in found.iloc[:, 2:].to_numpy()
+        ]
     title = f"Differences from '{first}' with paired 95 % intervals over scenes"
-    return {title: pd.DataFrame.from_dict(lines, orient="index", columns=paired.COLUMNS)} if lines else {}
+    return (
+        {title: pd.DataFrame.from_dict(lines, orient="index", columns=paired.COLUMNS)}
+        if lines
+        else {}
+    )
 
 
 def compare(args: argparse.Namespace, options: list[str]) -> None:
@@ -157,14 +182,27 @@ def compare(args: argparse.Namespace, options: list[str]) -> None:
         for result in results:
             if result.seeds or not result.failed:
                 with result.list_failure("cost: "):
-                    result.cost = cost(result.row.recipe, args.out / folder_of(result.row.name), args.store, args.repeats)
-    rows = [{"name": result.row.name, **asdict(result), **table.summarize(result.seeds)} for result in results]
+                    result.cost = cost(
+                        result.row.recipe,
+                        args.out / folder_of(result.row.name),
+                        args.store,
+                        args.repeats,
+                    )
+    rows = [
+        {"name": result.row.name, **asdict(result), **table.summarize(result.seeds)}
+        for result in results
+    ]
     tables = table.tables(rows)
     if args.paired:
         tables |= differences(results, args.out)
     failures = [f"- {result.row.name}: {reason}" for result in results for reason in result.failed]
     failed = ["\n".join(["Failed:", "", *failures])] if failures else []
-    print("\n" + "\n\n".join([*(f"{title}:\n{cells.to_string()}" for title, cells in tables.items()), *failed]))
+    print(
+        "\n"
+        + "\n\n".join(
+            [*(f"{title}:\n{cells.to_string()}" for title, cells in tables.items()), *failed]
+        )
+    )
     if args.json:
         write_json(args.json, rows, environment() | {"threads": 1}, futures=args.futures)
     if args.markdown:
@@ -183,17 +221,30 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("--store", type=Path, required=True, help="made by `trajformer preprocess`")
     parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
-    parser.add_argument("--table", type=Path, required=True, help="a file of configs/compare, or another one")
-    parser.add_argument("--futures", type=int, default=300_000, help="approximate number of training futures per model")
+    parser.add_argument(
+        "--table", type=Path, required=True, help="a file of configs/compare, or another one"
+    )
+    parser.add_argument(
+        "--futures",
+        type=int,
+        default=300_000,
+        help="approximate number of training futures per model",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--jobs", type=int, default=2, help="parallel trainings, one thread each")
-    parser.add_argument("--paired", action="store_true", help="add the differences from the first row")
+    parser.add_argument(
+        "--paired", action="store_true", help="add the differences from the first row"
+    )
     parser.add_argument("--untrained", action="store_true", help="measure the cost only")
-    parser.add_argument("--finished", action="store_true", help="do not train, use the finished runs")
+    parser.add_argument(
+        "--finished", action="store_true", help="do not train, use the finished runs"
+    )
     parser.add_argument("--repeats", type=int, default=30, help="forecasts for the median latency")
     for name in ("json", "markdown", "plot"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE")
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files of --json and --plot")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace existing files of --json and --plot"
+    )
     args, options = parser.parse_known_args(words)
     return exit_status("compare", lambda: compare(args, options), f"{RERUN} to resume")
 

@@ -23,21 +23,44 @@ COSTS = {
     "parameters": "parameters", "latency_1_ms": "ms, batch 1", "latency_32_ms": "ms, batch 32", "forward_mb": "MB, batch 32",
     "step_mb": "MB, training", "run.epochs": "epochs", "run.futures": "futures", "run.minutes": "minutes",
 }  # fmt: skip
-DIGITS = {"parameters": 0, "run.epochs": 0, "run.futures": 0, "forward_mb": 0, "step_mb": 0, "run.minutes": 1}
+DIGITS = {
+    "parameters": 0,
+    "run.epochs": 0,
+    "run.futures": 0,
+    "forward_mb": 0,
+    "step_mb": 0,
+    "run.minutes": 1,
+}
 
 
 def summarize(seeds: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation over seeds of each figure that all seeds have; no deviation for a single seed."""
-    records = [seed["scores"] | {"manoeuvres": seed["manoeuvres"], "run": seed["run"]} for seed in seeds.values()]
-    figures = pd.json_normalize(records).dropna(axis=1)
-    return {"mean": figures.mean().to_dict(), "deviation": figures.std().to_dict() if len(figures) > 1 else {}}
+    records = [
+        seed["scores"] | {"manoeuvres": seed["manoeuvres"], "run": seed["run"]}
+        for seed in seeds.values()
+    ]
+    metrics = pd.json_normalize(records).dropna(axis=1)
+    return {
+        "mean": metrics.mean().to_dict(),
+        "deviation": metrics.std().to_dict() if len(metrics) > 1 else {},
+    }
 
 
 def tables(rows: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
     """Texts of accuracy, multi-world metrics of joint forecasts, accuracy by manoeuvre, and cost, without empty columns."""
-    joint = {name: name for row in rows for name in row["mean"] if name.startswith(("avg", "actor"))}
-    labels = [kind.label for kind in Manoeuvre if any(row["mean"].get(f"manoeuvres.{kind.label}.count") for row in rows)]
-    by_manoeuvre = {f"manoeuvres.{label}.{name}": f"{name} {label}" for label in labels for name in ("minFDE6", "MR6")}
+    joint = {
+        name: name for row in rows for name in row["mean"] if name.startswith(("avg", "actor"))
+    }
+    labels = [
+        kind.label
+        for kind in Manoeuvre
+        if any(row["mean"].get(f"manoeuvres.{kind.label}.count") for row in rows)
+    ]
+    by_manoeuvre = {
+        f"manoeuvres.{label}.{name}": f"{name} {label}"
+        for label in labels
+        for name in ("minFDE6", "MR6")
+    }
     example = next((row["mean"] for row in rows if "num_agents" in row["mean"]), {})
     counts = ", ".join(f"{label} {example[f'manoeuvres.{label}.count']:.0f}" for label in labels)
     parts = {
@@ -48,7 +71,9 @@ def tables(rows: list[dict[str, Any]]) -> dict[str, pd.DataFrame]:
     }
     made = {}
     for title, columns in parts.items():
-        cells = pd.DataFrame({label: [cell(row, name) for row in rows] for name, label in columns.items()})
+        cells = pd.DataFrame(
+            {label: [cell(row, name) for row in rows] for name, label in columns.items()}
+        )
         cells = cells.loc[:, (cells != MISSING).any()]
         if len(cells.columns):
             made[title] = cells.set_axis([row["name"] for row in rows])
@@ -74,7 +99,11 @@ def _number(value: float, digits: int) -> str:
 
 def markdown(title: str, table: pd.DataFrame) -> str:
     """A Markdown table."""
-    lines = [["model", *table.columns], ["---", *["---:"] * len(table.columns)], *table.reset_index().to_numpy().tolist()]
+    lines = [
+        ["model", *table.columns],
+        ["---", *["---:"] * len(table.columns)],
+        *table.reset_index().to_numpy().tolist(),
+    ]
     return "\n".join([f"{title}:", "", *("| " + " | ".join(line) + " |" for line in lines)])
 
 
@@ -99,7 +128,11 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     axes = figure.subplots()
     points, others = [], []
     for row in rows:
-        x, y, deviation = row["cost"].get("latency_1_ms"), row["mean"].get("minFDE6"), row["deviation"].get("minFDE6", 0.0)
+        x, y, deviation = (
+            row["cost"].get("latency_1_ms"),
+            row["mean"].get("minFDE6"),
+            row["deviation"].get("minFDE6", 0.0),
+        )
         if x is None or y is None:
             continue
         if row["cost"]["parameters"]:
@@ -114,10 +147,20 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     axes.grid(alpha=0.3, which="both")
     axes.margins(0.15)
     figure.draw_without_rendering()  # labels need the final size of the axes
-    bars = np.array([(x, y + share * deviation) for _, x, y, deviation in points for share in (-1, -0.5, 0, 0.5, 1)])
-    labels = [Label(f"  {name}  ", np.array([x, y]), np.array([x, 0.0])) for name, x, y, _ in points]
+    bars = np.array(
+        [
+            (x, y + share * deviation)
+            for _, x, y, deviation in points
+            for share in (-1, -0.5, 0, 0.5, 1)
+        ]
+    )
+    labels = [
+        Label(f"  {name}  ", np.array([x, y]), np.array([x, 0.0])) for name, x, y, _ in points
+    ]
     place_labels(axes, labels, bars, bars, INK)
     if others:
-        axes.set_title("not shown: " + "; ".join(others), fontsize=SMALL_PT, color=CONTEXT_EDGE, loc="left")
+        axes.set_title(
+            "not shown: " + "; ".join(others), fontsize=SMALL_PT, color=CONTEXT_EDGE, loc="left"
+        )
     with atomically(file) as temporary:
         figure.savefig(temporary, format=file.suffix.lstrip(".") or "png")

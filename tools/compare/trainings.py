@@ -42,9 +42,13 @@ class Row:
 
     name: str  # in tables; also gives the name of the folder
     config: str = ""  # file of the recipe
-    arguments: dict = field(default_factory=dict)  # values by field of the recipe (`optim.learning_rate`)
+    arguments: dict = field(
+        default_factory=dict
+    )  # values by field of the recipe (`optim.learning_rate`)
     epochs: int = 0  # length of the training, in place of the number of futures
-    after: str = ""  # name of the row that is the first stage; its checkpoint with the same seed is used
+    after: str = (
+        ""  # name of the row that is the first stage; its checkpoint with the same seed is used
+    )
     model: str = ""  # name of a model without training, in place of `config`
 
     @functools.cached_property
@@ -67,8 +71,12 @@ def read_table(path: Path, changes: dict[str, Any] | None = None) -> list[Row]:
     """
     entries = read_yaml(path)
     if not isinstance(entries, list) or not entries:
-        raise TrajformerError(f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}")
-    rows = [from_plain(Row, entry, f"{path}: row {number}") for number, entry in enumerate(entries, 1)]
+        raise TrajformerError(
+            f"{path}: expected a list of rows with {', '.join(item.name for item in fields(Row))}"
+        )
+    rows = [
+        from_plain(Row, entry, f"{path}: row {number}") for number, entry in enumerate(entries, 1)
+    ]
     folders = Counter(folder_of(row.name) for row in rows)
     first_stages = {row.name for row in rows if not row.after}
     for number, row in enumerate(rows, 1):
@@ -83,7 +91,12 @@ def read_table(path: Path, changes: dict[str, Any] | None = None) -> list[Row]:
             reason = f"after: '{row.after}' is not a row without a first stage"
         if reason:
             raise TrajformerError(f"{path}: row {number}: {reason}")
-    return [replace(row, config=str(path.parent / row.config), arguments=row.arguments | (changes or {})) for row in rows]
+    return [
+        replace(
+            row, config=str(path.parent / row.config), arguments=row.arguments | (changes or {})
+        )
+        for row in rows
+    ]
 
 
 def fields_of(options: list[str], fixed: Collection[str] = ()) -> dict[str, Any]:
@@ -96,12 +109,19 @@ def fields_of(options: list[str], fixed: Collection[str] = ()) -> dict[str, Any]
     for word in words[::2]:
         name = word.removeprefix("--")
         if name == word or name.split(".")[0] not in known:
-            raise TrajformerError(f"{word}: neither an option of this tool nor a field of a recipe (--trainer.minutes)")
+            raise TrajformerError(
+                f"{word}: neither an option of this tool nor a field of a recipe (--trainer.minutes)"
+            )
         if name in fixed:
             raise TrajformerError(f"{word}: this tool sets the field; leave it out")
     if len(words) % 2:
-        raise TrajformerError(f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0")
-    return {name.removeprefix("--"): parse_yaml(value, name) for name, value in zip(words[::2], words[1::2], strict=True)}
+        raise TrajformerError(
+            f"{words[-1]}: expected a field of the recipe and its value, --optim.clip 1.0"
+        )
+    return {
+        name.removeprefix("--"): parse_yaml(value, name)
+        for name, value in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 @functools.cache
@@ -109,7 +129,10 @@ def count_futures(data: DataConfig) -> int:
     """Number of targets with a known future in the training split."""
     kind = BranchDataset if data.branches else SceneDataset
     scenes = kind(SceneStore(data.train, data.train_split), data.batch, data.limit_train)
-    return sum(int(scenes.sample(index).padded["target_valid"].any(-1).sum()) for index in range(len(scenes)))
+    return sum(
+        int(scenes.sample(index).padded["target_valid"].any(-1).sum())
+        for index in range(len(scenes))
+    )
 
 
 @functools.cache
@@ -130,7 +153,9 @@ class Training:
     seed: int
     folder: Path  # of the run; the output of the process is in log.txt
     recipe: TrainConfig  # the recipe of the row with stores, seed and length
-    futures: int | None  # targets with a known future in the whole training; None if the last checkpoint is scored
+    futures: (
+        int | None
+    )  # targets with a known future in the whole training; None if the last checkpoint is scored
     process: subprocess.Popen[bytes] | None = None  # `trajformer train`, once it has started
     start_time: float = 0.0  # of the process
 
@@ -142,22 +167,33 @@ class Training:
     def record(self) -> dict[str, Any]:
         """The content of run.json: minutes so far, epochs, futures, digests of both splits, done, recipe, commit and command."""
         path, given = self.folder / "run.json", self.recipe.data
-        digests = {"data": digest_of(given.train, given.train_split), "val": digest_of(given.val, given.val_split)}
-        recipe = replace(self.recipe, data=replace(given, train="", val=""), first_stage=self.row.recipe.first_stage)
+        digests = {
+            "data": digest_of(given.train, given.train_split),
+            "val": digest_of(given.val, given.val_split),
+        }
+        recipe = replace(
+            self.recipe,
+            data=replace(given, train="", val=""),
+            first_stage=self.row.recipe.first_stage,
+        )
         if not path.exists():
             epochs = recipe.trainer.epochs if self.futures else None
             progress = {"minutes": 0.0, "epochs": epochs, "futures": self.futures, "done": False}
             return progress | digests | origin() | {"recipe": to_plain(recipe)}
         record: dict[str, Any] = json.loads(path.read_text())
         try:
-            same = _without_epochs(from_plain(TrainConfig, upgrade_recipe(record["recipe"]))) == _without_epochs(recipe)
+            same = _without_epochs(
+                from_plain(TrainConfig, upgrade_recipe(record["recipe"]))
+            ) == _without_epochs(recipe)
         except (TrajformerError, AttributeError):
             same = False
         for name, digest in digests.items():
             record[name] = record.get(name) or digest  # earlier versions wrote none
             same = same and digest in ("", record[name])  # empty: the store has been removed
         if not same or record["futures"] != self.futures:
-            raise TrajformerError(f"{self.folder}: has a run of another recipe, length or store; remove it or use another --out")
+            raise TrajformerError(
+                f"{self.folder}: has a run of another recipe, length or store; remove it or use another --out"
+            )
         return record
 
     def start(self) -> None:
@@ -165,11 +201,20 @@ class Training:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.write_record()
         write_atomically(self.folder / "recipe.yaml", yaml.safe_dump(to_plain(self.recipe)))
-        command = [*COMMAND, "train", "--config", str(self.folder / "recipe.yaml"), f"--out={self.folder}"]
+        command = [
+            *COMMAND,
+            "train",
+            "--config",
+            str(self.folder / "recipe.yaml"),
+            f"--out={self.folder}",
+        ]
         if (self.folder / "last.ckpt").exists():
             command.append("--resume")
         with (self.folder / "log.txt").open("ab") as log:
-            self.process, self.start_time = subprocess.Popen(command, stdout=log, stderr=log), time.monotonic()
+            self.process, self.start_time = (
+                subprocess.Popen(command, stdout=log, stderr=log),
+                time.monotonic(),
+            )
 
     def write_record(self, minutes: float = 0.0, done: bool = False) -> None:
         """Update run.json."""
@@ -182,14 +227,22 @@ class Training:
         assert self.process
         code = self.process.wait()
         self.write_record((time.monotonic() - self.start_time) / 60, done=code == 0)
-        lines = [line for line in (self.folder / "log.txt").read_text(errors="replace").split("\n") if line.strip()]
+        lines = [
+            line
+            for line in (self.folder / "log.txt").read_text(errors="replace").split("\n")
+            if line.strip()
+        ]
         return (lines[-1].strip() if lines else "no output") if code else ""
 
 
 def _without_epochs(recipe: TrainConfig) -> TrainConfig:
     """The recipe with the default number of epochs if it has a length in minutes, which replaces them."""
     trainer = recipe.trainer
-    return replace(recipe, trainer=replace(trainer, epochs=TrainerConfig.epochs)) if trainer.minutes else recipe
+    return (
+        replace(recipe, trainer=replace(trainer, epochs=TrainerConfig.epochs))
+        if trainer.minutes
+        else recipe
+    )
 
 
 def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
@@ -197,15 +250,23 @@ def plan(row: Row, seed: int, store: Path, out: Path, futures: int) -> Training:
 
     A recipe with `trainer.minutes` is trained for this time instead, without validation before the end.
     """
-    data, trainer = replace(row.recipe.data, train=str(store), val=str(store)), replace(row.recipe.trainer, threads=1)
+    data, trainer = (
+        replace(row.recipe.data, train=str(store), val=str(store)),
+        replace(row.recipe.trainer, threads=1),
+    )
     if trainer.minutes:
         total, trainer = None, replace(trainer, validate_every=NEVER)
     else:
-        per_epoch = count_futures(replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None))
+        per_epoch = count_futures(
+            replace(data, batch=BatchConfig(targets=data.train_batch.targets), learn_from=None)
+        )
         if not per_epoch:
             raise TrajformerError(f"{store}: no agent has a known future to train on")
         epochs = row.epochs or max(round(futures / per_epoch), 1)
-        total, trainer = epochs * per_epoch, replace(trainer, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1))
+        total, trainer = (
+            epochs * per_epoch,
+            replace(trainer, epochs=epochs, validate_every=max(round(epochs / VALIDATIONS), 1)),
+        )
     first_stage = str(out / folder_of(row.after) / f"seed{seed}" / "best.ckpt") if row.after else ""
     recipe = replace(row.recipe, data=data, trainer=trainer, seed=seed, first_stage=first_stage)
     return Training(row, seed, out / folder_of(row.name) / f"seed{seed}", recipe, total)
@@ -223,16 +284,29 @@ def train_all(trainings: list[Training], jobs: int) -> dict[Training, str]:
                 running.append(waiting.pop(0))
                 running[-1].start()
                 trainer = running[-1].recipe.trainer
-                length = f"{trainer.minutes:g} processor minutes" if trainer.minutes else f"{trainer.epochs} epochs"
+                length = (
+                    f"{trainer.minutes:g} processor minutes"
+                    if trainer.minutes
+                    else f"{trainer.epochs} epochs"
+                )
                 print(f"{running[-1].folder}: {length}, progress in log.txt", flush=True)
             time.sleep(0.1)
-            for training in [one for one in running if one.process and one.process.poll() is not None]:
+            for training in [
+                one for one in running if one.process and one.process.poll() is not None
+            ]:
                 running.remove(training)
-                if (failure := training.finish()) and training.process and training.process.returncode == 130:
+                if (
+                    (failure := training.finish())
+                    and training.process
+                    and training.process.returncode == 130
+                ):
                     raise KeyboardInterrupt  # Ctrl-C reaches all processes, and this one may be the last to notice
                 if failure:
                     failed[training] = failure
-                print(f"{training.folder}: {failure or 'done'}, {training.record()['minutes']:.1f} minutes", flush=True)
+                print(
+                    f"{training.folder}: {failure or 'done'}, {training.record()['minutes']:.1f} minutes",
+                    flush=True,
+                )
     finally:
         limit = time.monotonic() + STOP_S
         for training in running:

@@ -85,15 +85,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "--version"):
-        lines = ["usage: trajformer COMMAND ...\n\nMulti-agent trajectory prediction on one shared attention core.\n"]
+        lines = [
+            "usage: trajformer COMMAND ...\n\nMulti-agent trajectory prediction on one shared attention core.\n"
+        ]
         lines += [f"  {name:<12}{summary}" for name, (_, summary) in COMMANDS.items()]
-        text = trajformer.__version__ if words[:1] == ["--version"] else "\n".join([*lines, "\nSee `trajformer COMMAND --help`."])
+        text = (
+            trajformer.__version__
+            if words[:1] == ["--version"]
+            else "\n".join([*lines, "\nSee `trajformer COMMAND --help`."])
+        )
         status = exit_status("trajformer", lambda: print(text, flush=True))
         return status if words else 2
     if words[0] not in COMMANDS:
-        print(f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})", file=sys.stderr)
+        print(
+            f"trajformer: no command '{words[0]}' (commands: {', '.join(COMMANDS)})",
+            file=sys.stderr,
+        )
         return 2
-    return exit_status(f"trajformer {words[0]}", lambda: run_command(words[0], words[1:]), HINTS.get(words[0], RERUN))
+    return exit_status(
+        f"trajformer {words[0]}",
+        lambda: run_command(words[0], words[1:]),
+        HINTS.get(words[0], RERUN),
+    )
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

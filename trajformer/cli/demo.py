@@ -16,11 +16,19 @@ from trajformer.scenes.files import lock_folder
 
 def demo_parser() -> Parser:
     """[--out DIR]."""
-    parser = new_parser("Simulate scenes, prepare a store, train SE2Former from included weights, evaluate, predict and plot.")
+    parser = new_parser(
+        "Simulate scenes, prepare a store, train SE2Former from included weights, evaluate, predict and plot."
+    )
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all files")
-    parser.add_argument("--scenes", type=PositiveInt, default=360, help="number of simulated scenes")
-    parser.add_argument("--epochs", type=PositiveInt, default=12, help="passes over the training scenes")
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the simulation and of the training")
+    parser.add_argument(
+        "--scenes", type=PositiveInt, default=360, help="number of simulated scenes"
+    )
+    parser.add_argument(
+        "--epochs", type=PositiveInt, default=12, help="passes over the training scenes"
+    )
+    parser.add_argument(
+        "--seed", type=NonNegativeInt, default=0, help="seed of the simulation and of the training"
+    )
     return parser
 
 
@@ -59,10 +67,28 @@ def _run(args: Namespace) -> None:
         step(headline, "evaluate", *source, "--store", store, "--json", file, "--overwrite")
         rows[name] = json.loads(file.read_text())
     step(
-        "5 of 5, {}: predict and plot", "predict", "--checkpoint", checkpoint, "--store", store, "--out", forecasts, "--overwrite"
+        "5 of 5, {}: predict and plot",
+        "predict",
+        "--checkpoint",
+        checkpoint,
+        "--store",
+        store,
+        "--out",
+        forecasts,
+        "--overwrite",
     )
     choice = ("--worst", 2, "--random", 4, "--seed", args.seed)
-    step("", "plot", store, "--forecasts", forecasts, "--out", out / "pictures", "--overwrite", *choice)
+    step(
+        "",
+        "plot",
+        store,
+        "--forecasts",
+        forecasts,
+        "--out",
+        out / "pictures",
+        "--overwrite",
+        *choice,
+    )
     print(f"\n== finished in {time.monotonic() - start_time:.0f} s; held-out scenes, metres")
     print_table(rows)
     print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}\npictures    {out / 'pictures'}")

@@ -34,8 +34,15 @@ T = TypeVar("T")
 
 def _add_model_options(parser: Parser, batch_size: int, items: str) -> Parser:
     """Add the options that the commands share; `items` names the elements of a batch."""
-    parser.add_argument("--checkpoint", type=Path, required=True, help="of a run, or made by `trajformer weights convert`")
-    parser.add_argument("--batch-size", type=PositiveInt, default=batch_size, help=f"{items} per batch")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        help="of a run, or made by `trajformer weights convert`",
+    )
+    parser.add_argument(
+        "--batch-size", type=PositiveInt, default=batch_size, help=f"{items} per batch"
+    )
     add_accelerator(parser)
     add_overwrite(parser)
     return parser
@@ -55,7 +62,9 @@ def _read_batches(args: Namespace, read: Callable[[Path], T]) -> Iterator[list[t
     from trajformer.heads.images import list_images
 
     if not args.images:
-        raise TrajformerError("give images or folders, or --split SPLIT to score a split of labeled ones")
+        raise TrajformerError(
+            "give images or folders, or --split SPLIT to score a split of labeled ones"
+        )
     check_outputs(args, out="folder")
     files, size, skipped = list_images(args.images), args.batch_size, []
     for first in range(0, len(files), size):
@@ -97,10 +106,21 @@ def classify_parser() -> Parser:
         "printed; unreadable files are listed and skipped. With --split, the images of this split of the training data are "
         "classified and compared with their labels."
     )
-    parser.add_argument("images", nargs="*", type=Path, help="images or folders; with --split, the folder of another data set")
+    parser.add_argument(
+        "images",
+        nargs="*",
+        type=Path,
+        help="images or folders; with --split, the folder of another data set",
+    )
     parser.add_argument("--split", help="score this split (train, val, test)")
-    parser.add_argument("--top", type=PositiveInt, default=3, help="number of classes printed per image")
-    parser.add_argument("--out", type=Path, help="folder for a PNG of each image with its attention rollout and its classes")
+    parser.add_argument(
+        "--top", type=PositiveInt, default=3, help="number of classes printed per image"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for a PNG of each image with its attention rollout and its classes",
+    )
     return _add_model_options(parser, 32, "images")
 
 
@@ -118,13 +138,32 @@ def run_classify(args: Namespace) -> None:
         prepared = torch.stack([recipe.prepare(image) for _, image in batch])  # [B, C, S, S]
         scores, rollout = classify_with_rollout(model, prepared.to(device))
         probabilities, classes = scores.float().softmax(-1).cpu().topk(min(args.top, len(names)))
-        for (path, image), p, rows, share in zip(batch, probabilities, classes.tolist(), rollout, strict=True):
+        for (path, image), p, rows, share in zip(
+            batch, probabilities, classes.tolist(), rollout, strict=True
+        ):
             labels = [names[index] for index in rows]
-            print("  ".join([str(path), *(f"{name} {value:.3f}" for name, value in zip(labels, p.tolist(), strict=True))]))
+            print(
+                "  ".join(
+                    [
+                        str(path),
+                        *(
+                            f"{name} {value:.3f}"
+                            for name, value in zip(labels, p.tolist(), strict=True)
+                        ),
+                    ]
+                )
+            )
             if args.out is not None:
                 from trajformer.heads.plot import save_classification
 
-                save_classification(_free_file(args.out, path.stem, used), path.stem, image, share, labels, p.numpy())
+                save_classification(
+                    _free_file(args.out, path.stem, used),
+                    path.stem,
+                    image,
+                    share,
+                    labels,
+                    p.numpy(),
+                )
 
 
 def _score_classifier(args: Namespace) -> None:
@@ -141,16 +180,31 @@ def _score_classifier(args: Namespace) -> None:
         recipe = replace(recipe, data=replace(recipe.data, dataset="folder", root=folder))
     data, names, batches = recipe.load(args.split), recipe.names(), []
     with torch.no_grad():
-        for rows in tqdm(torch.arange(len(data)).split(args.batch_size), desc=args.split, unit="batch", disable=not bars()):
-            batches.append(model(recipe.prepare(data[rows.tolist()].image).to(device)).float().cpu())
+        for rows in tqdm(
+            torch.arange(len(data)).split(args.batch_size),
+            desc=args.split,
+            unit="batch",
+            disable=not bars(),
+        ):
+            batches.append(
+                model(recipe.prepare(data[rows.tolist()].image).to(device)).float().cpu()
+            )
     scores = torch.cat(batches)
     predicted, entropy = scores.argmax(-1), F.cross_entropy(scores, data.label)
-    mistakes = Counter(pair for pair in zip(data.label.tolist(), predicted.tolist(), strict=True) if pair[0] != pair[1])
+    mistakes = Counter(
+        pair
+        for pair in zip(data.label.tolist(), predicted.tolist(), strict=True)
+        if pair[0] != pair[1]
+    )
     wrong = mistakes.total()
     accuracy = (len(data) - wrong) / len(data)
-    print(f"{data.name}: {len(data)} images, accuracy {accuracy:.2%} ({wrong} wrong), cross-entropy {entropy:.3f}")
+    print(
+        f"{data.name}: {len(data)} images, accuracy {accuracy:.2%} ({wrong} wrong), cross-entropy {entropy:.3f}"
+    )
     for (label, other), count in mistakes.most_common(5):
-        print(f"  {count} of {int((data.label == label).sum())} '{names[label]}' classified as '{names[other]}'")
+        print(
+            f"  {count} of {int((data.label == label).sum())} '{names[label]}' classified as '{names[other]}'"
+        )
 
 
 def detect_parser() -> Parser:
@@ -160,12 +214,28 @@ def detect_parser() -> Parser:
         "top, right, bottom; pixels) of each object are printed; unreadable files are listed and skipped. With --split, the "
         "average precision of COCO on this split of the training data is printed: mean over thresholds, at 0.5, and per class."
     )
-    parser.add_argument("images", nargs="*", type=Path, help="images or folders; with --split, another Pascal VOC folder")
+    parser.add_argument(
+        "images",
+        nargs="*",
+        type=Path,
+        help="images or folders; with --split, another Pascal VOC folder",
+    )
     parser.add_argument("--split", help="score this split (train, val, test)")
-    parser.add_argument("--out", type=Path, help="folder for detections.jsonl (one line per image) and PNG files")
-    parser.add_argument("--score", type=ClosedUnitInterval, default=0.5, help="minimum score of printed and drawn objects")
-    parser.add_argument("--nms", action="store_true", help="join all decoder layers by non-maximum suppression")
-    parser.add_argument("--attention", action="store_true", help="also draw attention maps of the best objects")
+    parser.add_argument(
+        "--out", type=Path, help="folder for detections.jsonl (one line per image) and PNG files"
+    )
+    parser.add_argument(
+        "--score",
+        type=ClosedUnitInterval,
+        default=0.5,
+        help="minimum score of printed and drawn objects",
+    )
+    parser.add_argument(
+        "--nms", action="store_true", help="join all decoder layers by non-maximum suppression"
+    )
+    parser.add_argument(
+        "--attention", action="store_true", help="also draw attention maps of the best objects"
+    )
     return _add_model_options(parser, 8, "images")
 
 
@@ -177,13 +247,20 @@ def _predict(model: Detr, batch: DetectionBatch, score: float, nms: bool) -> lis
 
     with torch.no_grad():
         detections = model(batch.pixels, batch.mask)
-    return [o.to("cpu") for o in postprocess(detections, batch.original, score=score, nms=NMS_IOU if nms else None)]
+    return [
+        o.to("cpu")
+        for o in postprocess(detections, batch.original, score=score, nms=NMS_IOU if nms else None)
+    ]
 
 
 def _json_line(image: str, size: tuple[int, int], objects: Objects, names: Sequence[str]) -> str:
     """A line of detections.jsonl: boxes are left, top, right and bottom in pixels of the original image."""
     rows = [
-        {"label": names[label], "score": round(value, 5), "box": [round(corner, 2) for corner in box]}
+        {
+            "label": names[label],
+            "score": round(value, 5),
+            "box": [round(corner, 2) for corner in box],
+        }
         for box, value, label in objects.rows()
     ]
     return json.dumps({"image": image, "width": size[1], "height": size[0], "objects": rows}) + "\n"
@@ -202,7 +279,10 @@ def run_detect(args: Namespace) -> None:
     model, recipe, device = _load_model(args, DetectionRecipe)
     names, used, lines = recipe.names(), set[Path](), []
     for batch in _read_batches(args, read_example):
-        resized = [resize_example(example, recipe.data.shorter, recipe.data.longest) for _, example in batch]
+        resized = [
+            resize_example(example, recipe.data.shorter, recipe.data.longest)
+            for _, example in batch
+        ]
         predicted = _predict(model, collate(resized).to(device), args.score, args.nms)
         for (path, example), small, objects in zip(batch, resized, predicted, strict=True):
             counts = Counter(names[label] for label in objects.label.tolist())
@@ -210,7 +290,10 @@ def run_detect(args: Namespace) -> None:
             print(f"{path}: {summary or 'no objects'}")
             width = max((len(name) for name in counts), default=0)
             for box, value, label in objects.rows():
-                print(f"  {names[label]:<{width}} {value:.3f} " + " ".join(f"{corner:8.1f}" for corner in box))
+                print(
+                    f"  {names[label]:<{width}} {value:.3f} "
+                    + " ".join(f"{corner:8.1f}" for corner in box)
+                )
             lines.append(_json_line(str(path), example.original, objects, names))
             if args.out is not None:
                 from trajformer.heads.plot import save_detections
@@ -218,8 +301,12 @@ def run_detect(args: Namespace) -> None:
                 maps = None
                 if args.attention:
                     single = collate([small]).to(device)
-                    maps = attention_maps(model, single.pixels, single.original, objects.first(MAX_MAPS))
-                save_detections(_free_file(args.out, path.stem, used), example, objects, names, maps, true=False)
+                    maps = attention_maps(
+                        model, single.pixels, single.original, objects.first(MAX_MAPS)
+                    )
+                save_detections(
+                    _free_file(args.out, path.stem, used), example, objects, names, maps, true=False
+                )
     if args.out is not None:
         write_atomically(args.out / ROWS, "".join(lines))
 
@@ -238,7 +325,9 @@ def _score_detector(args: Namespace) -> None:
     for line in data.skipped:
         print(line)
     drawn = {round(index * (len(data) - 1) / (MAX_DRAWN - 1)) for index in range(MAX_DRAWN)}
-    for first in tqdm(range(0, len(data), args.batch_size), desc=args.split, unit="batch", disable=not bars()):
+    for first in tqdm(
+        range(0, len(data), args.batch_size), desc=args.split, unit="batch", disable=not bars()
+    ):
         numbers = range(first, min(first + args.batch_size, len(data)))
         examples = [data.example(number) for number in numbers]
         batch = collate(examples).to(device)
@@ -267,11 +356,27 @@ def translate_parser() -> Parser:
     )
     parser.add_argument("file", type=Path, help="text, plain or .gz; - reads standard input")
     parser.add_argument("--out", type=Path, help="file for the translation")
-    parser.add_argument("--reference", type=Path, help="reference translation with the same number of lines")
-    parser.add_argument("--beam", type=PositiveInt, default=5, help="hypotheses per step; 1 is greedy search")
-    parser.add_argument("--length-penalty", type=NonNegativeFloat, default=0.6, help="larger values prefer longer translations")
-    parser.add_argument("--attention", type=Path, metavar="DIR", help="folder for pictures of the cross-attention")
-    parser.add_argument("--pictures", type=PositiveInt, default=4, help="number of sentences with a picture, from the first")
+    parser.add_argument(
+        "--reference", type=Path, help="reference translation with the same number of lines"
+    )
+    parser.add_argument(
+        "--beam", type=PositiveInt, default=5, help="hypotheses per step; 1 is greedy search"
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=NonNegativeFloat,
+        default=0.6,
+        help="larger values prefer longer translations",
+    )
+    parser.add_argument(
+        "--attention", type=Path, metavar="DIR", help="folder for pictures of the cross-attention"
+    )
+    parser.add_argument(
+        "--pictures",
+        type=PositiveInt,
+        default=4,
+        help="number of sentences with a picture, from the first",
+    )
     return _add_model_options(parser, 64, "sentences")
 
 
@@ -287,10 +392,14 @@ def run_translate(args: Namespace) -> None:
         raise TrajformerError(f"{args.file}: has no sentence")
     reference = None if args.reference is None else read_lines(args.reference)
     if reference is not None and len(reference) != len(sentences):
-        raise TrajformerError(f"{args.reference}: has {len(reference)} lines, {args.file} has {len(sentences)}")
+        raise TrajformerError(
+            f"{args.reference}: has {len(reference)} lines, {args.file} has {len(sentences)}"
+        )
     output = [""] * len(sentences)
     translations = model.translate(sentences, args.beam, args.length_penalty, args.batch_size)
-    for index, text in tqdm(translations, total=len(sentences), unit="sentence", disable=not bars(), dynamic_ncols=True):
+    for index, text in tqdm(
+        translations, total=len(sentences), unit="sentence", disable=not bars(), dynamic_ncols=True
+    ):
         output[index] = text
     if args.out is not None:
         write_atomically(args.out, "".join(f"{text}\n" for text in output))
@@ -300,9 +409,14 @@ def run_translate(args: Namespace) -> None:
         try:
             from sacrebleu.metrics import BLEU, CHRF
         except ModuleNotFoundError as error:
-            raise TrajformerError("--reference needs sacrebleu: pip install 'trajformer[heads]'") from error
+            raise TrajformerError(
+                "--reference needs sacrebleu: pip install 'trajformer[heads]'"
+            ) from error
         metrics = {"BLEU": BLEU(), "chrF": CHRF()}
-        scores = {name: round(metric.corpus_score(output, [reference]).score, 2) for name, metric in metrics.items()}
+        scores = {
+            name: round(metric.corpus_score(output, [reference]).score, 2)
+            for name, metric in metrics.items()
+        }
         about = {"sentences": len(output), "signature": str(metrics["BLEU"].get_signature())}
         print(json.dumps(scores | about, ensure_ascii=False))
     if args.attention is not None:

@@ -24,7 +24,9 @@ def _load_safely(text: str) -> Any:
     return _load_yaml(text)
 
 
-set_loader("yaml", _load_safely, (yaml.YAMLError, TrajformerError))  # for recipes and values on the command line
+set_loader(
+    "yaml", _load_safely, (yaml.YAMLError, TrajformerError)
+)  # for recipes and values on the command line
 Accelerator = Literal["auto", "cpu", "gpu"]
 
 
@@ -53,7 +55,10 @@ class Parser(ArgumentParser):
         if not self.exit_on_error:
             raise ArgumentError(None, message)
         # One line with the field and the reason, without the list of types that jsonargparse tried.
-        line, pattern = " ".join(str(message).split()), r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected"
+        line, pattern = (
+            " ".join(str(message).split()),
+            r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected",
+        )
         line = re.sub(pattern + r" a <class 'NoneType'>.*", r"\1", line)
         choices = r"Does not validate against any.*?Expected a typing.Literal\[([^\]]*)\].* Given value: (.*)"
         line = re.sub(choices, r"\2, expected one of \1", line)
@@ -65,10 +70,14 @@ class Parser(ArgumentParser):
 
     def parse_words(self, words: list[str]) -> Namespace:
         """The values of a command line; exits with status 2 if it is malformed."""
-        self.recipes = [word for before, word in pairwise(words) if before == "--config" and "\n" not in word]
+        self.recipes = [
+            word for before, word in pairwise(words) if before == "--config" and "\n" not in word
+        ]
         try:
             args = self.parse_args(words)
-            if "" in words and Path() in [value for value in args.values() if isinstance(value, Path)]:
+            if "" in words and Path() in [
+                value for value in args.values() if isinstance(value, Path)
+            ]:
                 self.error("an empty path (an unset variable?)")
             return args
         except UnicodeDecodeError as error:
@@ -83,19 +92,31 @@ def new_parser(text: str) -> Parser:
 
 def add_accelerator(parser: Parser) -> None:
     """Add the option --accelerator."""
-    parser.add_argument("--accelerator", choices=get_args(Accelerator), default="auto", help="auto: a GPU if there is one")
+    parser.add_argument(
+        "--accelerator",
+        choices=get_args(Accelerator),
+        default="auto",
+        help="auto: a GPU if there is one",
+    )
 
 
 def add_overwrite(parser: Parser) -> None:
     """Add the option --overwrite of commands with output files."""
-    parser.add_argument("--overwrite", action="store_true", help="replace existing output files of the same kind")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace existing output files of the same kind"
+    )
 
 
 def add_fields(parser: Parser, kind: type[Any]) -> None:
     """Add an option for each field of a dataclass (--map-radius-m for `map_radius_m`) with help from its docstring."""
-    help_of = {param.arg_name: param.description for param in docstring_parser.parse(kind.__doc__ or "").params}
+    help_of = {
+        param.arg_name: param.description
+        for param in docstring_parser.parse(kind.__doc__ or "").params
+    }
     hints = get_type_hints(kind)
     group = parser.add_argument_group(f"options of {kind.__name__}")
     for item in fields(kind):
         option = "--" + item.name.replace("_", "-")
-        group.add_argument(option, type=hints[item.name], default=item.default, help=help_of.get(item.name, ""))
+        group.add_argument(
+            option, type=hints[item.name], default=item.default, help=help_of.get(item.name, "")
+        )

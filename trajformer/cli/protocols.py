@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("eth_ucy", "interaction", "nuscenes", "sdd")
 CROWD_WEIGHTS = WEIGHTS / "crowd_eth_ucy"
-_FILES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # checkpoint of a scene of ETH/UCY in the folder of a model
+_FILES = (
+    "{}.ckpt",
+    "{}.safetensors",
+    "{}/best.ckpt",
+)  # checkpoint of a scene of ETH/UCY in the folder of a model
 _CASES = "val"  # the split of INTERACTION that is scored
 
 
@@ -40,18 +44,22 @@ def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
     """
     from trajformer.recipes.checkpoint import pick_device
 
-    if args.export is not None and (args.protocol == "sdd" or (args.protocol == "nuscenes" and len(checkpoints) > 1)):
-        raise TrajformerError("--export is for --protocol eth_ucy, interaction and nuscenes (with at most one checkpoint)")
+    if args.export is not None and (
+        args.protocol == "sdd" or (args.protocol == "nuscenes" and len(checkpoints) > 1)
+    ):
+        raise TrajformerError(
+            "--export is for --protocol eth_ucy, interaction and nuscenes (with at most one checkpoint)"
+        )
     if args.protocol == "interaction" and checkpoints and args.model:
         raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
     check_outputs(args, json="json", export="json" if args.protocol == "nuscenes" else "folder")
     if not data.is_dir():
         raise TrajformerError(f"{data}: no such folder")
     score = {"eth_ucy": _eth_ucy, "interaction": _interaction}.get(args.protocol, _benchmark)
-    table, figures = score(data, checkpoints, args, pick_device(args.accelerator))
+    table, metrics = score(data, checkpoints, args, pick_device(args.accelerator))
     print(table)
     if args.json is not None:
-        write_atomically(args.json, json.dumps(figures, indent=1) + "\n")
+        write_atomically(args.json, json.dumps(metrics, indent=1) + "\n")
 
 
 def _constant_velocity(device: torch.device, **options: bool) -> Predictor:
@@ -60,7 +68,9 @@ def _constant_velocity(device: torch.device, **options: bool) -> Predictor:
     from trajformer.models.constant_velocity import ConstantVelocityConfig
     from trajformer.models.forecaster import Predictor
 
-    return Predictor(ConstantVelocityConfig(**options).build().to(device).eval(), BatchConfig(), device)
+    return Predictor(
+        ConstantVelocityConfig(**options).build().to(device).eval(), BatchConfig(), device
+    )
 
 
 def _announce(label: str) -> None:
@@ -74,8 +84,12 @@ def _export_folder(args: Namespace, label: str) -> Path | None:
 
 
 def _refuse_training_split(predictors: dict[str, Predictor], split: str) -> None:
-    if wrong := [label for label, predictor in predictors.items() if predictor.trained_on.split == split]:
-        raise TrajformerError(f"{wrong[0]}: the model was trained on split '{split}', which is scored")
+    if wrong := [
+        label for label, predictor in predictors.items() if predictor.trained_on.split == split
+    ]:
+        raise TrajformerError(
+            f"{wrong[0]}: the model was trained on split '{split}', which is scored"
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +108,9 @@ class RawScenes:
         return self.reader.read(self.inputs[index], self.split, self.root)
 
 
-def _benchmark(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
+def _benchmark(
+    data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device
+) -> tuple[str, Any]:
     """nuScenes prediction and Stanford Drone: constant velocity and checkpoints on the one test split."""
     from data_prep.readers.nuscenes_prediction import NuscenesPrediction
     from data_prep.readers.sdd import Sdd
@@ -104,7 +120,9 @@ def _benchmark(data: Path, checkpoints: Sequence[Path], args: Namespace, device:
     from trajformer.recipes.checkpoint import load_predictor
 
     is_nuscenes = args.protocol == "nuscenes"
-    benchmark, reader = (nuscenes.BENCHMARK, NuscenesPrediction()) if is_nuscenes else (sdd.BENCHMARK, Sdd())
+    benchmark, reader = (
+        (nuscenes.BENCHMARK, NuscenesPrediction()) if is_nuscenes else (sdd.BENCHMARK, Sdd())
+    )
     split = benchmark.split
     if split not in reader.splits(data):
         raise TrajformerError(f"{data}: no split '{split}' (expected {reader.layout})")
@@ -128,9 +146,17 @@ def _benchmark(data: Path, checkpoints: Sequence[Path], args: Namespace, device:
     return table(benchmark, rows), rows
 
 
-def _interaction(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
+def _interaction(
+    data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device
+) -> tuple[str, Any]:
     """The validation cases: constant velocity or trained models. `export` receives the files `<model>/<location>_sub.csv`."""
-    from trajformer.evaluation.protocols.interaction import case_figures, outcomes, summarize, table, write_challenge_file
+    from trajformer.evaluation.protocols.interaction import (
+        case_metrics,
+        outcomes,
+        summarize,
+        table,
+        write_challenge_file,
+    )
     from trajformer.recipes.checkpoint import load_predictor
 
     predictors = {str(path): load_predictor(path, device, joint=args.joint) for path in checkpoints}
@@ -142,12 +168,14 @@ def _interaction(data: Path, checkpoints: Sequence[Path], args: Namespace, devic
     cases: dict[str, dict[str, Any]] = {label: {} for label in predictors}  # by model and location
     for case_set in read_cases(data):
         for label, predictor in predictors.items():
-            results = list(outcomes(predictor, case_set, batch_size=args.batch_size, progress=bars()))
-            cases[label][case_set.split] = list(map(case_figures, results))
+            results = list(
+                outcomes(predictor, case_set, batch_size=args.batch_size, progress=bars())
+            )
+            cases[label][case_set.split] = list(map(case_metrics, results))
             if folder := _export_folder(args, label):
                 write_challenge_file(folder / f"{case_set.split}_sub.csv", results)
-    figures = {label: summarize(by_location) for label, by_location in cases.items()}
-    return table(figures), figures
+    metrics = {label: summarize(by_location) for label, by_location in cases.items()}
+    return table(metrics), metrics
 
 
 def read_cases(data: Path) -> Iterator[CaseSet]:
@@ -160,12 +188,20 @@ def read_cases(data: Path) -> Iterator[CaseSet]:
         raise TrajformerError(f"{data}: no validation cases (expected {reader.layout})")
     for path, items in groupby(reader.inputs(data, _CASES), lambda item: item.path):
         cases = []
-        for item in tqdm(list(items), desc=f"read {path.stem}", unit="case", disable=not bars(), dynamic_ncols=True):
+        for item in tqdm(
+            list(items),
+            desc=f"read {path.stem}",
+            unit="case",
+            disable=not bars(),
+            dynamic_ncols=True,
+        ):
             cases.append(reader.read(item, _CASES, data).validate())
         yield CaseSet(cases[0].city, data, cases)
 
 
-def _eth_ucy(data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device) -> tuple[str, Any]:
+def _eth_ucy(
+    data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device
+) -> tuple[str, Any]:
     """Five leave-one-out scenes: constant velocity, plain and sampled, and models with a checkpoint for each scene.
 
     By default these are the included weights of the crowd forecaster.
@@ -175,24 +211,38 @@ def _eth_ucy(data: Path, checkpoints: Sequence[Path], args: Namespace, device: t
 
     models = models_of(checkpoints or [CROWD_WEIGHTS])
     sets = {test_set.name: test_set for test_set in read_test_sets(data)}
-    sources: dict[str, dict[str, Path | str]] = {name: dict.fromkeys(COUNTS, name) for name in UNTRAINED}
+    sources: dict[str, dict[str, Path | str]] = {
+        name: dict.fromkeys(COUNTS, name) for name in UNTRAINED
+    }
     sources |= {label: dict(files) for label, files in models.items()}
-    results: dict[str, dict[str, dict[str, float]]] = {}  # figures by model, by scene or "mean", and by name
+    results: dict[
+        str, dict[str, dict[str, float]]
+    ] = {}  # figures by model, by scene or "mean", and by name
     for label, source_of in sources.items():
         _announce(label)
-        figures = {}
+        metrics = {}
         for name, source in source_of.items():
-            predictor = _constant_velocity(device) if source == "constant_velocity" else load_predictor(source, device)
-            figures[name] = _score(predictor, sets[name], _export_folder(args, label), args.batch_size)
-        if figures.keys() == COUNTS.keys():  # means of the figures, sums of the counts
-            total = {name: sum(row[name] for row in figures.values()) for name in figures["eth"]}
-            figures["mean"] = {name: value / (1 if name.startswith("num_") else 5) for name, value in total.items()}
-        results[label] = figures
+            predictor = (
+                _constant_velocity(device)
+                if source == "constant_velocity"
+                else load_predictor(source, device)
+            )
+            metrics[name] = _score(
+                predictor, sets[name], _export_folder(args, label), args.batch_size
+            )
+        if metrics.keys() == COUNTS.keys():  # means of the figures, sums of the counts
+            total = {name: sum(row[name] for row in metrics.values()) for name in metrics["eth"]}
+            metrics["mean"] = {
+                name: value / (1 if name.startswith("num_") else 5) for name, value in total.items()
+            }
+        results[label] = metrics
     recorded = {name: recorded_collision_rate(test_set) for name, test_set in sets.items()}
     return table(results, recorded | {"mean": sum(recorded.values()) / len(recorded)}), results
 
 
-def _score(predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int) -> dict[str, float]:
+def _score(
+    predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int
+) -> dict[str, float]:
     """The figures of a model on a scene. Its samples are written to a folder below `folder`, unless it is None."""
     from trajformer.evaluation.protocols.eth_ucy import outcomes, sample_folder, score
 
@@ -212,13 +262,18 @@ def read_test_sets(data: Path) -> list[TestSet]:
     reader = EthUcy()
     splits = reader.splits(data)
     if missing := [name for name in COUNTS if f"{name}_test" not in splits]:
-        raise TrajformerError(f"{data}: no test recording of {missing[0]} (expected {reader.layout})")
+        raise TrajformerError(
+            f"{data}: no test recording of {missing[0]} (expected {reader.layout})"
+        )
     sets = []
     for name in tqdm(COUNTS, desc="read", unit="set", disable=not bars(), dynamic_ncols=True):
         split = f"{name}_test"
         inputs = reader.inputs(data, split)
         windows = [reader.read(item, split, data) for item in inputs]
-        step = {path.stem: read_recording(path, LAYOUT).interval for path in {item.path for item in inputs}}
+        step = {
+            path.stem: read_recording(path, LAYOUT).interval
+            for path in {item.path for item in inputs}
+        }
         sets.append(TestSet(name, data, windows, step).check())
     return sets
 
@@ -236,7 +291,9 @@ def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
     by_folder: dict[Path, dict[str, Path]] = {}
     for path in checkpoints:
         if path.is_dir():
-            files = [(scene, path / name.format(scene), path) for scene in COUNTS for name in _FILES]
+            files = [
+                (scene, path / name.format(scene), path) for scene in COUNTS for name in _FILES
+            ]
             files = [entry for entry in files if entry[1].is_file()]
         else:
             named = path.with_suffix("") if path.stem in COUNTS else path.parent  # after a scene
@@ -251,5 +308,7 @@ def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
     names = [folder.resolve().name for folder in by_folder]
     unique = len(set(names) | set(UNTRAINED)) == len(names) + len(UNTRAINED) and all(names)
     labels = names if unique else [str(folder) for folder in by_folder]
-    ordered = [{scene: files[scene] for scene in COUNTS if scene in files} for files in by_folder.values()]
+    ordered = [
+        {scene: files[scene] for scene in COUNTS if scene in files} for files in by_folder.values()
+    ]
     return dict(zip(labels, ordered, strict=True))

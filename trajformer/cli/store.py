@@ -14,7 +14,13 @@ from tqdm import tqdm
 from trajformer.cli.files import bars, check_outputs, skipped_lines
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.errors import StoreError
-from trajformer.scenes.manifest import MANIFEST, manifest_matches_files, read_manifest, shard_sizes, verify_store
+from trajformer.scenes.manifest import (
+    MANIFEST,
+    manifest_matches_files,
+    read_manifest,
+    shard_sizes,
+    verify_store,
+)
 from trajformer.scenes.scene import METRES, AgentRole, Scene
 from trajformer.scenes.shard import SCHEMA_VERSION
 from trajformer.scenes.spec import CLOCK, DataSpec
@@ -44,32 +50,58 @@ def store_parser(action: str = "") -> Parser:
     every = "Print, check, merge or resample stores, or export a scene. `trajformer store ACTION --help` describes an action."
     parser = new_parser(ACTIONS.get(action, every))
     chosen = [action] if action in ACTIONS else list(ACTIONS)
-    summaries = "; ".join(f"{name}: {ACTIONS[name].split('. ')[0].rstrip('.').lower()}" for name in chosen)
+    summaries = "; ".join(
+        f"{name}: {ACTIONS[name].split('. ')[0].rstrip('.').lower()}" for name in chosen
+    )
     parser.add_argument("action", choices=chosen, help=summaries)
     if action == "merge":
-        parser.add_argument("stores", nargs="+", type=Path, metavar="store", help="finished stores, in this order")
-        parser.add_argument("--out", type=Path, required=True, help="folder of the new store: new or empty")
+        parser.add_argument(
+            "stores", nargs="+", type=Path, metavar="store", help="finished stores, in this order"
+        )
+        parser.add_argument(
+            "--out", type=Path, required=True, help="folder of the new store: new or empty"
+        )
         return parser
     parser.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
     if action == "resample":
         parser.add_argument("out", type=Path, help="folder of the new store: new or empty")
-        parser.add_argument("--period-s", type=PositiveFloat, help="seconds between steps (default: unchanged)")
-        parser.add_argument("--num-history", type=PositiveInt, help="observed steps, the last ones (default: all)")
-        parser.add_argument("--num-future", type=PositiveInt, help="steps to predict, the first ones (default: all)")
+        parser.add_argument(
+            "--period-s", type=PositiveFloat, help="seconds between steps (default: unchanged)"
+        )
+        parser.add_argument(
+            "--num-history", type=PositiveInt, help="observed steps, the last ones (default: all)"
+        )
+        parser.add_argument(
+            "--num-future", type=PositiveInt, help="steps to predict, the first ones (default: all)"
+        )
     if action in ("head", "export-scene"):
         parser.add_argument("--split", help="only this split (default: all)")
     if action == "head":
-        parser.add_argument("--count", type=PositiveInt, default=10, help="number of scenes per split")
+        parser.add_argument(
+            "--count", type=PositiveInt, default=10, help="number of scenes per split"
+        )
     if action == "export-scene":
         parser.add_argument("--scene", required=True, help="id of the scene")
-        parser.add_argument("--out", type=Path, required=True, help="file to write; the suffix .json or .npz selects the format")
+        parser.add_argument(
+            "--out",
+            type=Path,
+            required=True,
+            help="file to write; the suffix .json or .npz selects the format",
+        )
         add_overwrite(parser)
     return parser
 
 
 def run_store(args: Namespace) -> None:
     """`trajformer store`."""
-    actions = {"info": info, "head": head, "verify": verify, "merge": merge, "resample": resample, "export-scene": export}
+    actions = {
+        "info": info,
+        "head": head,
+        "verify": verify,
+        "merge": merge,
+        "resample": resample,
+        "export-scene": export,
+    }
     actions[args.action](args)
 
 
@@ -92,14 +124,20 @@ def _print_split(store: Path, split: str) -> None:
     sizes = np.concatenate([sizes for _, sizes in shards])
     size, scenes = sum(bytes_of.values()), len(sizes)
     each = f" ({size / scenes / 1e3:.1f} kB a scene)" if scenes else ""
-    print(f"  {split}: {scenes} scenes, {size / 1e6:.1f} MB{each}, {len(shards)} shard{'s' * (len(shards) != 1)}")
-    sources, software = (sorted({getattr(shard, name) for shard, _ in shards}) for name in ("source", "software"))
+    print(
+        f"  {split}: {scenes} scenes, {size / 1e6:.1f} MB{each}, {len(shards)} shard{'s' * (len(shards) != 1)}"
+    )
+    sources, software = (
+        sorted({getattr(shard, name) for shard, _ in shards}) for name in ("source", "software")
+    )
     lengths = f", lengths in {unit}" if (unit := SceneStore(store, split).unit) != METRES else ""
     print(f"    from {', '.join(sources)}, prepared by version {', '.join(software)}{lengths}")
     skipped = [entry for shard, _ in shards for entry in shard.skipped]
     if scenes:
-        figures = zip(("agents", "polylines", "points"), np.median(sizes, 0), sizes.max(0), strict=True)
-        counts = (f"{name} {median:.0f} (at most {largest})" for name, median, largest in figures)
+        metrics = zip(
+            ("agents", "polylines", "points"), np.median(sizes, 0), sizes.max(0), strict=True
+        )
+        counts = (f"{name} {median:.0f} (at most {largest})" for name, median, largest in metrics)
         print(f"    in the median scene: {', '.join(counts)}")
         first = DataSpec.of(SceneStore(store, split)[0])
         clock = f"{first.num_history} steps observed, {first.num_future} to predict, {first.period_s} s apart"
@@ -115,7 +153,9 @@ def _splits(store: Path, split: str | None = None) -> list[str]:
         raise StoreError(f"{store}: no such store; make one with `trajformer preprocess`")
     splits = store_splits(store)
     if not splits:
-        raise StoreError(f"{store}: not a store (no <split>/*.arrow); make one with `trajformer preprocess`")
+        raise StoreError(
+            f"{store}: not a store (no <split>/*.arrow); make one with `trajformer preprocess`"
+        )
     return [split] if split is not None else splits
 
 
@@ -126,7 +166,11 @@ def head(args: Namespace) -> None:
     for name in _splits(args.store, args.split):
         scenes = SceneStore(args.store, name)
         print(f"{name}: {min(args.count, len(scenes))} of {len(scenes)} scenes")
-        pairs = ((shard.scene(row), size) for shard in scenes.shards() for row, size in enumerate(shard.row_bytes().tolist()))
+        pairs = (
+            (shard.scene(row), size)
+            for shard in scenes.shards()
+            for row, size in enumerate(shard.row_bytes().tolist())
+        )
         table = pd.DataFrame([_row(*pair) for pair in islice(pairs, args.count)])
         print(textwrap.indent(table.rename_axis(columns="index").to_string(), "  "))
 
@@ -137,9 +181,14 @@ def _row(scene: Scene, size: int) -> dict[str, object]:
         "scene": scene.scene_id,
         "city": scene.city or "-",
         "agents": scene.num_agents,
-        **{role.name.lower(): roles[role] for role in (AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT)},
+        **{
+            role.name.lower(): roles[role]
+            for role in (AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT)
+        },
         "observed": scene.num_history,
-        "future": f"{scene.num_future}" if scene.num_steps > scene.num_history else f"({scene.num_future})",
+        "future": f"{scene.num_future}"
+        if scene.num_steps > scene.num_history
+        else f"({scene.num_future})",
         "polylines": scene.num_polylines,
         "kB": f"{size / 1e3:.1f}",
     }
@@ -147,7 +196,16 @@ def _row(scene: Scene, size: int) -> dict[str, object]:
 
 def _bar(description: str) -> Callable[[Iterator[Any], int], Iterator[Any]]:
     def progress(items: Iterator[Any], total: int) -> Iterator[Any]:
-        return iter(tqdm(items, total=total, unit="shard", desc=description, dynamic_ncols=True, disable=not bars()))
+        return iter(
+            tqdm(
+                items,
+                total=total,
+                unit="shard",
+                desc=description,
+                dynamic_ncols=True,
+                disable=not bars(),
+            )
+        )
 
     return progress
 
@@ -176,7 +234,9 @@ def merge(args: Namespace) -> None:
 def _print_manifest(manifest: dict[str, Any]) -> None:
     for split, entry in manifest["splits"].items():
         shards, skipped = len(entry["shards"]), len(entry["skipped"])
-        print(f"{split}: {entry['scenes']} scenes, {entry['bytes'] / 1e6:.1f} MB, {shards} shards, {skipped} skipped")
+        print(
+            f"{split}: {entry['scenes']} scenes, {entry['bytes'] / 1e6:.1f} MB, {shards} shards, {skipped} skipped"
+        )
 
 
 def resample(args: Namespace) -> None:
@@ -197,13 +257,19 @@ def export(args: Namespace) -> None:
 
     check_outputs(args, out="npz" if args.out.suffix == ".npz" else "json")
     splits = [SceneStore(args.store, name) for name in _splits(args.store, args.split)]
-    matches = [(scenes, index) for scenes in splits for index in scenes.indices([args.scene]).values()]
+    matches = [
+        (scenes, index) for scenes in splits for index in scenes.indices([args.scene]).values()
+    ]
     if not matches:
-        raise StoreError(f"{args.store}: no scene {args.scene} in {', '.join(scenes.split for scenes in splits)}")
+        raise StoreError(
+            f"{args.store}: no scene {args.scene} in {', '.join(scenes.split for scenes in splits)}"
+        )
     if len(matches) > 1:
         names = " and in ".join(scenes.split for scenes, _ in matches)
         raise StoreError(f"{args.store}: scene {args.scene} is in {names}; choose with --split")
     scenes, index = matches[0]
     scene = scenes[index]
     export_scene(scene, args.out)
-    print(f"{args.out}: scene {args.scene} of {scenes.split}, {scene.num_agents} agents, {scene.num_polylines} polylines")
+    print(
+        f"{args.out}: scene {args.scene} of {scenes.split}, {scene.num_agents} agents, {scene.num_polylines} polylines"
+    )

@@ -21,7 +21,10 @@ from torch.nn import functional as F
 
 from trajformer.core.dropout import keep_mask, keep_probability
 
-CHUNK_WEIGHTS = {"cpu": 2**18, "cuda": 2**26}  # weights computed at a time: they fit a CPU core's cache, or fill a GPU
+CHUNK_WEIGHTS = {
+    "cpu": 2**18,
+    "cuda": 2**26,
+}  # weights computed at a time: they fit a CPU core's cache, or fill a GPU
 
 
 class Groups(NamedTuple):
@@ -32,7 +35,10 @@ class Groups(NamedTuple):
 
     queries: int  # G in the grid of queries, at most `keys`
     keys: int  # G in the grid of keys; equal indices denote the same group
-    ungrouped: tuple[int, int] = (0, 0)  # numbers of last queries and last keys that belong to no group
+    ungrouped: tuple[int, int] = (
+        0,
+        0,
+    )  # numbers of last queries and last keys that belong to no group
 
     @property
     def single(self) -> bool:
@@ -42,13 +48,17 @@ class Groups(NamedTuple):
     def split(self, x: Tensor, *, keys: bool) -> Tensor:
         """Queries [..., L, d] or keys [..., S, d] by group, [..., G, T, d]; G is the number of query groups."""
         count = self.keys if keys else self.queries
-        x = x[..., : x.shape[-2] - self.ungrouped[keys], :].unflatten(-2, (-1, count))  # [..., T, G, d]
+        x = x[..., : x.shape[-2] - self.ungrouped[keys], :].unflatten(
+            -2, (-1, count)
+        )  # [..., T, G, d]
         return x.transpose(-3, -2)[..., : self.queries, :, :]
 
     def pairs(self, x: Tensor) -> Tensor:
         """A view [..., G, Tq, Tk] of the pairs within a group, from all pairs [..., L, S]."""
         x = x[..., : x.shape[-2] - self.ungrouped[0], : x.shape[-1] - self.ungrouped[1]]
-        grid = x.unflatten(-1, (-1, self.keys)).unflatten(-3, (-1, self.queries))  # [..., Tq, G, Tk, G of the keys]
+        grid = x.unflatten(-1, (-1, self.keys)).unflatten(
+            -3, (-1, self.queries)
+        )  # [..., Tq, G, Tk, G of the keys]
         return grid[..., : self.queries].diagonal(dim1=-3, dim2=-1).movedim(-1, -3)
 
 
@@ -93,7 +103,9 @@ def attend(
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
     alive = mask.any(-1, keepdim=True)
     # A query with an empty row attends to all keys and its result is set to zero: no backend gets an empty softmax.
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~alive, dropout_p=dropout)
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask | ~alive, dropout_p=dropout
+    )
     return out.masked_fill(~alive, 0.0)
 
 
@@ -111,21 +123,27 @@ def _to_four_axes(x: Tensor, lead: torch.Size) -> Tensor:
     return x.flatten(1, -3)
 
 
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, agent_aware: AgentAware | None = None) -> Tensor:
+def attention_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, agent_aware: AgentAware | None = None
+) -> Tensor:
     """The weights [..., L, S] that `attend` applies, without dropout, for plotting; zeros in empty rows.
 
     Arguments as for `attend`. They are computed separately from the fused kernel and change no output.
     """
     if mask is None:
         return _softmax_weights(query, key, agent_aware, None)
-    return _softmax_weights(query, key, agent_aware, _mask_bias(~mask, query.dtype)).masked_fill(~mask, 0.0)
+    return _softmax_weights(query, key, agent_aware, _mask_bias(~mask, query.dtype)).masked_fill(
+        ~mask, 0.0
+    )
 
 
 def edge_softmax(score: Tensor, query: Tensor, count: int) -> Tensor:
     """Softmax of scores [E, heads] over the edges of each query, int64 [E] below `count`; at least single precision."""
     from torch_geometric.utils import softmax  # slow to import
 
-    return softmax(score.to(torch.promote_types(score.dtype, torch.float32)), query, num_nodes=count)
+    return softmax(
+        score.to(torch.promote_types(score.dtype, torch.float32)), query, num_nodes=count
+    )
 
 
 def _mask_bias(hidden: Tensor, dtype: torch.dtype) -> Tensor:
@@ -133,15 +151,21 @@ def _mask_bias(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return hidden.view(torch.int8).to(dtype).mul_(torch.finfo(dtype).min / 2)
 
 
-def _softmax_weights(query: Tensor, key: Tensor, agent_aware: AgentAware | None, bias: Tensor | None) -> Tensor:
+def _softmax_weights(
+    query: Tensor, key: Tensor, agent_aware: AgentAware | None, bias: Tensor | None
+) -> Tensor:
     """Weights [..., L, S] of scores plus bias; PyTorch accumulates the softmax in at least single precision."""
     score = _scores(query, key)
     if agent_aware is not None:
         group_query, group_key, groups = agent_aware
-        if query.shape[-2] == groups.queries:  # one large product is faster than many products with a single row
+        if (
+            query.shape[-2] == groups.queries
+        ):  # one large product is faster than many products with a single row
             group_score = groups.pairs(_scores(group_query, group_key))
         else:
-            group_score = _scores(groups.split(group_query, keys=False), groups.split(group_key, keys=True))
+            group_score = _scores(
+                groups.split(group_query, keys=False), groups.split(group_key, keys=True)
+            )
         groups.pairs(score).copy_(group_score)
     return (score if bias is None else score.add_(bias)).softmax(-1)
 
@@ -149,17 +173,26 @@ def _softmax_weights(query: Tensor, key: Tensor, agent_aware: AgentAware | None,
 def _scores(query: Tensor, key: Tensor) -> Tensor:
     """Scaled products [..., L, S] of queries [..., L, d] and keys [..., S, d]."""
     left, right = (x.reshape(-1, *x.shape[-2:]) for x in (query, key))
-    return _scaled_product(left, right.mT, query.shape[-1] ** -0.5).view(*query.shape[:-1], key.shape[-2])
+    return _scaled_product(left, right.mT, query.shape[-1] ** -0.5).view(
+        *query.shape[:-1], key.shape[-2]
+    )
 
 
-def _scaled_product(left: Tensor, right: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+def _scaled_product(
+    left: Tensor, right: Tensor, factor: float, *, out: Tensor | None = None
+) -> Tensor:
     """Batched matrix product times a factor."""
     ignored = left.new_empty(1, 1, 1) if out is None else out  # beta is 0
     return torch.baddbmm(ignored, left, right, beta=0.0, alpha=factor, out=out)
 
 
 def _recomputed_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, agent_aware: AgentAware | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    agent_aware: AgentAware | None,
 ) -> Tensor:
     """`attend` without the fused kernel."""
     lead = query.shape[:-2]
@@ -170,12 +203,19 @@ def _recomputed_attention(
         mask = mask[(None,) * (query.ndim - mask.ndim)]
         hidden = ~mask.flatten(0, -3) if lead else ~mask[None]
         if len(hidden) > 1:
-            row = torch.arange(len(hidden), device=mask.device).view(mask.shape[:-2]).expand(lead).flatten()
+            row = (
+                torch.arange(len(hidden), device=mask.device)
+                .view(mask.shape[:-2])
+                .expand(lead)
+                .flatten()
+            )
     compiling = torch.compiler.is_compiling()
     seed = int(torch.randint(2**62, ())) if dropout and not compiling else 0
     plan = _Plan(agent_aware.groups if agent_aware else None, hidden, row, dropout, seed)
     parts = [query, key, value, *((agent_aware.query, agent_aware.key) if agent_aware else ())]
-    flat = [x.expand(*lead, *x.shape[-2:]).reshape(lead.numel(), *x.shape[-2:]) for x in parts]  # [N, L or S, d]
+    flat = [
+        x.expand(*lead, *x.shape[-2:]).reshape(lead.numel(), *x.shape[-2:]) for x in parts
+    ]  # [N, L or S, d]
     if compiling:
         weight = plan.weights(slice(None), flat[0], flat[1], *flat[3:])
         out = F.dropout(weight, dropout).to(value.dtype) @ flat[2]
@@ -197,20 +237,30 @@ class _Plan:
 
     def weights(self, rows: slice, query: Tensor, key: Tensor, *group: Tensor) -> Tensor:
         """Weights [n, L, S] of these rows of queries [N, L, d_k], keys [N, S, d_k], and group queries and keys."""
-        agent_aware = None if self.groups is None else AgentAware(group[0][rows], group[1][rows], self.groups)
-        hidden = self.hidden if self.hidden is None or self.row is None else self.hidden[self.row[rows]]
+        agent_aware = (
+            None if self.groups is None else AgentAware(group[0][rows], group[1][rows], self.groups)
+        )
+        hidden = (
+            self.hidden if self.hidden is None or self.row is None else self.hidden[self.row[rows]]
+        )
         bias = None if hidden is None else _mask_bias(hidden, query.dtype)
         return _softmax_weights(query[rows], key[rows], agent_aware, bias)
 
-    def chunks(self, query: Tensor, key: Tensor, *group: Tensor) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+    def chunks(
+        self, query: Tensor, key: Tensor, *group: Tensor
+    ) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Rows of a chunk, its weights, and its dropout mask (None without dropout)."""
         generator = torch.Generator(query.device).manual_seed(self.seed) if self.dropout else None
-        size = max(1, CHUNK_WEIGHTS.get(query.device.type, 2**22) // (query.shape[1] * key.shape[1]))
+        size = max(
+            1, CHUNK_WEIGHTS.get(query.device.type, 2**22) // (query.shape[1] * key.shape[1])
+        )
         for first in range(0, len(query), size):
             rows, keep = slice(first, first + size), None
             weight = self.weights(rows, query, key, *group)
             if self.dropout:
-                keep = keep_mask(tuple(weight.shape), self.dropout, weight.device, weight.dtype, generator)
+                keep = keep_mask(
+                    tuple(weight.shape), self.dropout, weight.device, weight.dtype, generator
+                )
             yield rows, weight, keep
 
 
@@ -218,10 +268,14 @@ class _RecomputedAttention(torch.autograd.Function):
     """Plan, queries [N, L, d_k], keys [N, S, d_k], values [N, S, d_v] and optional group queries and keys -> [N, L, d_v]."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *group: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, plan: _Plan, query: Tensor, key: Tensor, value: Tensor, *group: Tensor
+    ) -> Tensor:
         """Weighted sums of the values."""
         out = value.new_empty(*query.shape[:2], value.shape[-1])
-        ctx.factor = 1.0 / (keep_probability(plan.dropout, query.device) or 1.0)  # compensates for dropped weights
+        ctx.factor = 1.0 / (
+            keep_probability(plan.dropout, query.device) or 1.0
+        )  # compensates for dropped weights
         for rows, weight, keep in plan.chunks(query, key, *group):
             weight = weight if keep is None else weight.mul_(keep)
             _scaled_product(weight.to(value.dtype), value[rows], ctx.factor, out=out[rows])
@@ -237,19 +291,31 @@ class _RecomputedAttention(torch.autograd.Function):
         query, key, value, out, *group = ctx.saved_tensors
         d_query, d_key, d_value = (torch.empty_like(x) for x in (query, key, value))
         d_group = [torch.zeros_like(x) for x in group]
-        mean = (gradient * out).sum(-1, keepdim=True)  # weighted mean of the weights' gradients, [N, L, 1]
+        mean = (gradient * out).sum(
+            -1, keepdim=True
+        )  # weighted mean of the weights' gradients, [N, L, 1]
         for rows, weight, keep in plan.chunks(query, key, *group):
             dropped = weight if keep is None else weight * keep
-            _scaled_product(dropped.to(value.dtype).mT, gradient[rows], ctx.factor, out=d_value[rows])
+            _scaled_product(
+                dropped.to(value.dtype).mT, gradient[rows], ctx.factor, out=d_value[rows]
+            )
             d_score = _scaled_product(gradient[rows], value[rows].mT, ctx.factor).to(weight.dtype)
             d_score = d_score if keep is None else d_score.mul_(keep)
-            d_score = d_score.sub_(mean[rows]).mul_(weight).to(query.dtype)  # half precision rounds only the difference
-            if groups is not None:  # pairs within a group pass their gradients to the group queries and keys only
+            d_score = (
+                d_score.sub_(mean[rows]).mul_(weight).to(query.dtype)
+            )  # half precision rounds only the difference
+            if (
+                groups is not None
+            ):  # pairs within a group pass their gradients to the group queries and keys only
                 pairs = groups.pairs(d_score)
                 inside = pairs * scale
                 pairs.zero_()
-                groups.split(d_group[0][rows], keys=False).copy_(inside @ groups.split(group[1][rows], keys=True))
-                groups.split(d_group[1][rows], keys=True).copy_(inside.mT @ groups.split(group[0][rows], keys=False))
+                groups.split(d_group[0][rows], keys=False).copy_(
+                    inside @ groups.split(group[1][rows], keys=True)
+                )
+                groups.split(d_group[1][rows], keys=True).copy_(
+                    inside.mT @ groups.split(group[0][rows], keys=False)
+                )
             _scaled_product(d_score, key[rows], scale, out=d_query[rows])
             _scaled_product(d_score.mT, query[rows], scale, out=d_key[rows])
         return None, d_query, d_key, d_value, *d_group
@@ -336,11 +402,15 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"heads {heads} does not divide width {width}; give d_k")
         d_k = d_k or width // heads
         self.heads, self.dropout = heads, dropout
-        self.recorded: Callable[[Tensor], None] | None = None  # receives the weights of each call, see `recorded_weights`
+        self.recorded: Callable[[Tensor], None] | None = (
+            None  # receives the weights of each call, see `recorded_weights`
+        )
         self.query, self.key = (nn.Linear(width, heads * d_k, bias=bias) for _ in range(2))
         self.value = nn.Linear(width, heads * (d_v or d_k), bias=bias)
         self.out: nn.Module = nn.Linear(heads * (d_v or d_k), width, bias=bias)
-        self.own_query, self.own_key = (nn.Linear(width, heads * d_k, bias=bias) if agent_aware else None for _ in range(2))
+        self.own_query, self.own_key = (
+            nn.Linear(width, heads * d_k, bias=bias) if agent_aware else None for _ in range(2)
+        )
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 nn.init.xavier_uniform_(parameter)
@@ -388,14 +458,20 @@ class MultiHeadAttention(nn.Module):
 
         def project() -> tuple[Tensor, Tensor]:
             keys = [self._split(layer(key)) for _, layer in pairs]
-            keys_of_pairs = keys[0] if len(keys) == 1 else torch.cat(keys, -1)  # [N, heads, S, pairs * d_k]
+            keys_of_pairs = (
+                keys[0] if len(keys) == 1 else torch.cat(keys, -1)
+            )  # [N, heads, S, pairs * d_k]
             return keys_of_pairs, self._split(self.value(key if value is None else value))
 
         keys, values = project() if cache is None else cache.update(project)
         lead, sets = key.shape[:-2], query.shape[-3:-1] if query.ndim > key.ndim else None
         if sets is not None:  # K sets of L queries are K * L queries
             if mask is not None and mask.shape[-2] > 1:
-                mask = mask.unsqueeze(-3).expand(*mask.shape[:-2], sets[0], *mask.shape[-2:]).flatten(-3, -2)
+                mask = (
+                    mask.unsqueeze(-3)
+                    .expand(*mask.shape[:-2], sets[0], *mask.shape[-2:])
+                    .flatten(-3, -2)
+                )
             query = query.flatten(-3, -2)
         if mask is not None:
             mask = mask.unsqueeze(-3)
@@ -407,9 +483,13 @@ class MultiHeadAttention(nn.Module):
             with torch.no_grad():
                 weights = attention_weights(first_query, first_key, mask, agent_aware)
                 weights = weights.view(*lead, *weights.shape[1:])
-                self.recorded(weights if sets is None else weights.unflatten(-2, sets).transpose(-4, -3))
+                self.recorded(
+                    weights if sets is None else weights.unflatten(-2, sets).transpose(-4, -3)
+                )
         dropout = self.dropout if self.training else 0.0
-        out = self._join(attend(first_query, first_key, values, mask, dropout=dropout, agent_aware=agent_aware))
+        out = self._join(
+            attend(first_query, first_key, values, mask, dropout=dropout, agent_aware=agent_aware)
+        )
         out = out.view(*lead, *out.shape[1:])
         return out if sets is None else out.unflatten(-2, sets)
 
@@ -450,7 +530,9 @@ class SeparateAttention(MultiHeadAttention):
                 nn.init.xavier_uniform_(weight)  # the initialisation of a separate layer
 
     def _join(self, x: Tensor) -> Tensor:
-        return self.out(x.unflatten(-3, (self.sets, -1)).transpose(-3, -2).flatten(-2))  # [..., sets * heads, L, d]
+        return self.out(
+            x.unflatten(-3, (self.sets, -1)).transpose(-3, -2).flatten(-2)
+        )  # [..., sets * heads, L, d]
 
 
 @contextmanager
@@ -461,7 +543,11 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     `model`; [..., K, heads, L, S] for K sets of queries.
     """
     record: dict[str, list[Tensor]] = {}
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, MultiHeadAttention)
+    }
     for name, layer in layers.items():
         layer.recorded = lambda weights, name=name: record.setdefault(name, []).append(weights)
     try:

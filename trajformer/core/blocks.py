@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.config import Config
 from trajformer.core.attention import Groups, KVCache, MultiHeadAttention
 from trajformer.core.dropout import Dropout
-from trajformer.errors import Config
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,10 @@ class BlockConfig(
     Config,
     positive=("heads", "norm_eps", "d_k", "d_v"),
     shares=("dropout", "attention_dropout"),
-    limits={"width": (1, 2_048), "feedforward": (1, 16_384)},  # larger ones exhaust the memory of one device
+    limits={
+        "width": (1, 2_048),
+        "feedforward": (1, 16_384),
+    },  # larger ones exhaust the memory of one device
 ):
     """Sizes and options of a transformer block.
 
@@ -69,7 +72,12 @@ class BlockConfig(
         """A multi-head attention with these sizes."""
         sizes = {"d_k": self.d_k, "d_v": self.d_v}
         return MultiHeadAttention(
-            self.width, self.heads, bias=self.bias, dropout=self.attention_dropout, agent_aware=self.agent_aware, **sizes
+            self.width,
+            self.heads,
+            bias=self.bias,
+            dropout=self.attention_dropout,
+            agent_aware=self.agent_aware,
+            **sizes,
         )
 
 
@@ -78,7 +86,10 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, config: BlockConfig) -> None:
         activation = nn.ReLU(inplace=True) if config.activation == "relu" else nn.GELU()
-        inner, outer = nn.Linear(config.width, config.feedforward), nn.Linear(config.feedforward, config.width)
+        inner, outer = (
+            nn.Linear(config.width, config.feedforward),
+            nn.Linear(config.feedforward, config.width),
+        )
         super().__init__(inner, activation, Dropout(config.dropout), outer)
 
 
@@ -88,7 +99,11 @@ class Residual(nn.Module):
     def __init__(self, config: BlockConfig, sublayer: nn.Module) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.sublayer, self.dropout, self.norm_first = sublayer, Dropout(config.dropout), config.norm_first
+        self.sublayer, self.dropout, self.norm_first = (
+            sublayer,
+            Dropout(config.dropout),
+            config.norm_first,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
@@ -121,27 +136,44 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, config: SqueezeConfig, width: int) -> None:
         super().__init__()
-        self.axis, self.channels = config.axis, width if config.axis == "feature" else config.channels
+        self.axis, self.channels = (
+            config.axis,
+            width if config.axis == "feature" else config.channels,
+        )
         hidden = max(self.channels // config.reduction, 1)
         self.squeeze = nn.Linear(self.channels, hidden, bias=False)
         self.excite = nn.Linear(hidden, self.channels, bias=False)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, groups: Groups | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, groups: Groups | None = None
+    ) -> Tensor:
         """[..., L, D] -> [..., L, D]. The mask, bool [..., 1, L], excludes padding (False) from means.
 
         Groups are required if they are channels; the mean is over the features of a group's tokens, and ungrouped tokens do not
         change. Raises ValueError: the mask differs between queries, or groups are channels and not given.
         """
         if mask is not None and mask.shape[-2] != 1:
-            raise ValueError("squeeze-and-excite needs a padding mask [..., 1, L]; this mask differs between queries")
-        real = torch.ones_like(x[..., 0], dtype=torch.bool) if mask is None else mask[..., 0, :].expand(x.shape[:-1])
+            raise ValueError(
+                "squeeze-and-excite needs a padding mask [..., 1, L]; this mask differs between queries"
+            )
+        real = (
+            torch.ones_like(x[..., 0], dtype=torch.bool)
+            if mask is None
+            else mask[..., 0, :].expand(x.shape[:-1])
+        )
         if self.axis == "feature":
             return x * self._weights(masked_mean(x, real[..., None], -2))[..., None, :]
         if groups is None:
             raise ValueError("axis is 'group': groups must be given")
         grid, ungrouped = (-1, groups.keys), groups.ungrouped[1]
-        value, real = (y[..., : y.shape[-1] - ungrouped].unflatten(-1, grid) for y in (x.mean(-1), real))  # [..., T, G]
-        weights = self._weights(masked_mean(value, real, -2))[..., None, :].expand(value.shape).flatten(-2)
+        value, real = (
+            y[..., : y.shape[-1] - ungrouped].unflatten(-1, grid) for y in (x.mean(-1), real)
+        )  # [..., T, G]
+        weights = (
+            self._weights(masked_mean(value, real, -2))[..., None, :]
+            .expand(value.shape)
+            .flatten(-2)
+        )
         return x * F.pad(weights, (0, ungrouped), value=1.0)[..., None]
 
     def _weights(self, z: Tensor) -> Tensor:
@@ -160,7 +192,11 @@ class EncoderBlock(nn.Module):
         self.feedforward = Residual(config, FeedForward(config))
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None, groups: Groups | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        position: Tensor | None = None,
+        groups: Groups | None = None,
     ) -> Tensor:
         """[..., L, D] -> [..., L, D].
 
@@ -198,7 +234,9 @@ class LatentBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., L, D] -> [..., count, D]; mask bool, broadcastable to [..., count, L]."""
-        latents = self.latents.expand(x.shape[:-2].numel(), -1, -1).view(*x.shape[:-2], *self.latents.shape)
+        latents = self.latents.expand(x.shape[:-2].numel(), -1, -1).view(
+            *x.shape[:-2], *self.latents.shape
+        )
         branch = self.attention.sublayer(self.attention.pre(latents), self.norm(x), mask=mask)
         return self.feedforward(self.attention.post(latents, branch))
 
@@ -238,9 +276,16 @@ class DecoderBlock(nn.Module):
         self_groups, cross_groups = groups or (None, None)
         value = self.self_attention.pre(x)
         query = _add_position(value, position)
-        x = self.self_attention.post(x, self.self_attention.sublayer(query, query, value, mask, self_cache, self_groups))
-        query, key = _add_position(self.cross_attention.pre(x), position), _add_position(memory, memory_position)
-        branch = self.cross_attention.sublayer(query, key, memory, memory_mask, cross_cache, cross_groups)
+        x = self.self_attention.post(
+            x, self.self_attention.sublayer(query, query, value, mask, self_cache, self_groups)
+        )
+        query, key = (
+            _add_position(self.cross_attention.pre(x), position),
+            _add_position(memory, memory_position),
+        )
+        branch = self.cross_attention.sublayer(
+            query, key, memory, memory_mask, cross_cache, cross_groups
+        )
         return self.feedforward(self.cross_attention.post(x, branch))
 
 
@@ -259,7 +304,11 @@ class Encoder(nn.Module):
         self.norm = stack_norm(config, layers, final_norm)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, position: Tensor | None = None, groups: Groups | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        position: Tensor | None = None,
+        groups: Groups | None = None,
     ) -> Tensor:
         """[..., L, D] -> [..., L, D]; arguments as for `EncoderBlock`."""
         for layer in self.layers:
@@ -270,7 +319,11 @@ class Encoder(nn.Module):
         """Token `index` of `forward`, [..., L, D] -> [..., D]; the last layer computes only this one."""
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        return self.norm(cast(EncoderBlock, self.layers[-1]).token(x, index, mask) if self.layers else x[..., index, :])
+        return self.norm(
+            cast(EncoderBlock, self.layers[-1]).token(x, index, mask)
+            if self.layers
+            else x[..., index, :]
+        )
 
 
 class DecoderCache:
@@ -301,7 +354,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
         self.norm = stack_norm(config, layers, final_norm)
 
-    def forward(self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Any) -> list[Tensor]:
+    def forward(
+        self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Any
+    ) -> list[Tensor]:
         """Outputs [..., Q, D] of all layers, first to last; arguments as for `DecoderBlock`."""
         outputs = []
         caches = cache.layers if cache else [None] * len(self.layers)

@@ -14,7 +14,11 @@ _MIN_BYTE = -128  # int8
 
 
 def keep_mask(
-    shape: tuple[int, ...], p: float, device: torch.device, dtype: torch.dtype, generator: torch.Generator | None = None
+    shape: tuple[int, ...],
+    p: float,
+    device: torch.device,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """A tensor of 0 (with probability p) and 1; int8 is the fastest and smallest `dtype`.
 
@@ -26,8 +30,16 @@ def keep_mask(
     count, limit = math.prod(shape), _min_kept_byte(p)
     if limit in (_MIN_BYTE, -_MIN_BYTE):
         return torch.full(shape, int(limit == _MIN_BYTE), dtype=dtype)
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    return words.view(torch.int8)[:count].view(shape).clamp_(limit - 1, limit).sub_(limit - 1).to(dtype)
+    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(
+        -(2**63), None, generator=generator
+    )
+    return (
+        words.view(torch.int8)[:count]
+        .view(shape)
+        .clamp_(limit - 1, limit)
+        .sub_(limit - 1)
+        .to(dtype)
+    )
 
 
 def keep_probability(p: float, device: torch.device) -> float:
@@ -48,7 +60,9 @@ class Dropout(nn.Dropout):
             return x
         if x.device.type != "cpu" or share == 0.0 or torch.compiler.is_compiling():
             return F.dropout(x, self.p)
-        return _MaskedProduct.apply(x, keep_mask(x.shape, self.p, x.device, torch.int8), 1.0 / share)
+        return _MaskedProduct.apply(
+            x, keep_mask(x.shape, self.p, x.device, torch.int8), 1.0 / share
+        )
 
 
 class _MaskedProduct(torch.autograd.Function):

@@ -26,7 +26,9 @@ class Edges(NamedTuple):
         """
         graph = torch.arange(len(key), device=key.device)[:, None, None]
         query = torch.arange(real.shape[:2].numel(), device=key.device).view(*real.shape[:2], 1)
-        return Edges(torch.where(real, query, query.numel()).flatten(), (key + graph * keys).flatten())
+        return Edges(
+            torch.where(real, query, query.numel()).flatten(), (key + graph * keys).flatten()
+        )
 
     def concat(self, other: Edges, keys: int) -> Edges:
         """These edges and other edges of the same queries, with keys that come after the first `keys` keys."""
@@ -47,11 +49,15 @@ class GraphAttention(nn.Module):
             raise ValueError(f"heads {heads} does not divide width {width}")
         self.heads, self.slope = heads, slope
         self.project = nn.Linear(width, width, bias=False)
-        self.query, self.key = (nn.Parameter(torch.empty(heads, width // heads)) for _ in range(2))  # the halves of a
+        self.query, self.key = (
+            nn.Parameter(torch.empty(heads, width // heads)) for _ in range(2)
+        )  # the halves of a
         for weight in self.parameters():
             nn.init.xavier_uniform_(weight)
 
-    def forward(self, query: Tensor, key: Tensor, edges: Edges, position: Tensor | None = None) -> Tensor:
+    def forward(
+        self, query: Tensor, key: Tensor, edges: Edges, position: Tensor | None = None
+    ) -> Tensor:
         """Attend from `query` [Q, D] to `key` [S, D] along edges: [Q, D], zeros for a query without an edge.
 
         `position` [E, D] is added to the key of each edge before W: the key's position relative to the query.
@@ -59,7 +65,10 @@ class GraphAttention(nn.Module):
         from torch_geometric.utils import scatter  # slow to import
 
         # a^T W h is a linear map of h, so scores are computed per token and not per edge.
-        query_map, key_map = ((a[..., None] * self.project.weight.unflatten(0, a.shape)).sum(1) for a in (self.query, self.key))
+        query_map, key_map = (
+            (a[..., None] * self.project.weight.unflatten(0, a.shape)).sum(1)
+            for a in (self.query, self.key)
+        )
         score = F.pad(F.linear(query, query_map), (0, 0, 0, 1)).index_select(0, edges.query)
         score = score + F.linear(key, key_map).index_select(0, edges.key)
         message = self.project(key).index_select(0, edges.key)

@@ -29,9 +29,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.config import Config
 from trajformer.core.attention import attend
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
-from trajformer.errors import Config, ConfigError
+from trajformer.errors import ConfigError
 
 MULTIPLES = 2  # of the relative heading
 MOST_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
@@ -65,7 +66,9 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.reach_m[0] <= self.reach_m[1]:
-            raise ConfigError("reach_m", f"{self.reach_m}, expected two positive distances in ascending order")
+            raise ConfigError(
+                "reach_m", f"{self.reach_m}, expected two positive distances in ascending order"
+            )
 
     @property
     def side(self) -> int:
@@ -96,7 +99,9 @@ class Frames:
 
     def __init__(self, position: Tensor, direction: Tensor) -> None:
         self.position, self.direction = position, direction
-        self._every: dict[tuple[PoseAttentionConfig, int], Tensor] = {}  # [..., N, heads, 6, columns]
+        self._every: dict[
+            tuple[PoseAttentionConfig, int], Tensor
+        ] = {}  # [..., N, heads, 6, columns]
         self._spread: dict[tuple[PoseAttentionConfig, int, int], tuple[Tensor, ...]] = {}
 
     @classmethod
@@ -119,13 +124,18 @@ class Frames:
         have equal values; without an axis to broadcast, products take half the time.
         """
         if (config, heads) not in self._every:
-            (cos, sin), (x, y) = (part.split(1, -1) for part in (self.direction, self.position / config.scale_m))
+            (cos, sin), (x, y) = (
+                part.split(1, -1) for part in (self.direction, self.position / config.scale_m)
+            )
             turns = cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin
             places, zero = (x, y, -x * cos - y * sin, x * sin - y * cos), torch.zeros_like(x)
             parts = [*turns, *(part for place in places for part in (zero, place))]
             vectors, points = config.vectors, config.points
             counts = 2 * (vectors, vectors, points) + len(places) * (MULTIPLES * vectors, points)
-            columns = torch.cat([part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)], -1)
+            columns = torch.cat(
+                [part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)],
+                -1,
+            )
             every = columns.unflatten(-1, (6, -1)).unsqueeze(-3)
             self._every[config, heads] = every.expand(*x.shape[:-1], heads, -1, -1).contiguous()
         if (config, heads, count) not in self._spread:
@@ -149,7 +159,12 @@ class Memory:
     @classmethod
     def join(cls, *parts: Memory) -> Memory:
         """The tokens of all parts in a row."""
-        return cls(*(torch.cat([getattr(part, name) for part in parts], -2) for name in ("key", "value", "position")))
+        return cls(
+            *(
+                torch.cat([getattr(part, name) for part in parts], -2)
+                for name in ("key", "value", "position")
+            )
+        )
 
     def near(self, scene: int, cell: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Indices [n], keys and values [1, heads, n, d] of the tokens within `FAR_M` of a cell of a grid of `_CELL_M`.
@@ -157,11 +172,15 @@ class Memory:
         They are selected once, since several layers use the same memory.
         """
         if (scene, *cell) not in self._near:
-            corner = _CELL_M * torch.tensor(cell, dtype=self.position.dtype, device=self.position.device)
+            corner = _CELL_M * torch.tensor(
+                cell, dtype=self.position.dtype, device=self.position.device
+            )
             position = self.position[scene]
             gap = position - torch.minimum(torch.maximum(position, corner), corner + _CELL_M)
             index = (gap.square().sum(-1) <= FAR_M**2).nonzero()[:, 0]
-            key, value = (x[scene : scene + 1].index_select(-2, index) for x in (self.key, self.value))
+            key, value = (
+                x[scene : scene + 1].index_select(-2, index) for x in (self.key, self.value)
+            )
             self._near[scene, *cell] = index, key, value
         return self._near[scene, *cell]
 
@@ -175,7 +194,9 @@ class PoseKeys(nn.Module):
         config: sizes of a head.
     """
 
-    def __init__(self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
+    def __init__(
+        self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()
+    ) -> None:
         super().__init__()
         self.heads, self.config = heads, config
         self.norm = nn.LayerNorm(width)
@@ -200,7 +221,9 @@ class PoseKeys(nn.Module):
 class PoseAttention(nn.Module):
     """Multi-head attention of tokens with poses to a memory; see the text of the module. Arguments as for `PoseKeys`."""
 
-    def __init__(self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
+    def __init__(
+        self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()
+    ) -> None:
         super().__init__()
         c = self.config = config
         self.heads = heads
@@ -208,7 +231,9 @@ class PoseAttention(nn.Module):
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
         axis = [False] * MULTIPLES * c.vectors + [True] * c.points
-        self.register_buffer("is_point", torch.tensor([False] * c.content + axis + axis + [True]), persistent=False)
+        self.register_buffer(
+            "is_point", torch.tensor([False] * c.content + axis + axis + [True]), persistent=False
+        )
         first, last = (math.log10(metres / c.scale_m) for metres in c.reach_m)
         reach = torch.logspace(first, last, heads)
         gamma = 1 / (c.points * reach.square())  # softplus(sharpness)
@@ -216,7 +241,9 @@ class PoseAttention(nn.Module):
 
     is_point: Tensor  # bool [side + 1], numbers of a query that gamma multiplies
 
-    def forward(self, tokens: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None
+    ) -> Tensor:
         """Attend from tokens [..., L, D] to a memory of S tokens.
 
         Args:
@@ -240,14 +267,20 @@ class PoseAttention(nn.Module):
             if memory.key.shape[-2] > MOST_TOKENS and query.ndim == 4:
                 mean, alive = _attend_near(query, frames.position, memory, mask)
             else:
-                mean = attend(query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3))
+                mean = attend(
+                    query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3)
+                )
                 alive = None if mask is None else mask.any(-1)
             mean = mean.transpose(-3, -2)
-        seen, x, y, _ = mean.split_with_sizes([c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1)
+        seen, x, y, _ = mean.split_with_sizes(
+            [c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1
+        )
         return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
 
 
-def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+def _attend_near(
+    query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Attention in cells: the time grows with the area of a scene, not with its square.
 
     Args:
@@ -260,11 +293,21 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
         [B, heads, L, d], and bool [B, L]: a query had a token to attend to.
     """
     scenes, tokens = query.shape[0], memory.key.shape[-2]
-    mean, alive = torch.zeros_like(query), torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
+    mean, alive = (
+        torch.zeros_like(query),
+        torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device),
+    )
     for b in range(scenes):
         allowed = None if mask is None else mask.expand(scenes, -1, tokens)[b]
-        if allowed is not None and allowed.any(0).sum() <= MOST_TOKENS:  # few tokens and padding: as if the scene were alone
-            mean[b] = attend(query[b : b + 1], memory.key[b : b + 1], memory.value[b : b + 1], allowed[None, None])[0]
+        if (
+            allowed is not None and allowed.any(0).sum() <= MOST_TOKENS
+        ):  # few tokens and padding: as if the scene were alone
+            mean[b] = attend(
+                query[b : b + 1],
+                memory.key[b : b + 1],
+                memory.value[b : b + 1],
+                allowed[None, None],
+            )[0]
             alive[b] = allowed.any(-1)
             continue
         place = (position[b] / _CELL_M).floor().long()
@@ -274,10 +317,16 @@ def _attend_near(query: Tensor, position: Tensor, memory: Memory, mask: Tensor |
         for cell, rows in zip(cells, order.split(counts.tolist()), strict=True):
             index, key, value = memory.near(b, cell)
             if len(index):
-                pairs = None if allowed is None else allowed[rows if len(allowed) > 1 else slice(None)].index_select(1, index)
+                pairs = (
+                    None
+                    if allowed is None
+                    else allowed[rows if len(allowed) > 1 else slice(None)].index_select(1, index)
+                )
                 if pairs is not None and pairs.all():
                     pairs = None
-                mean[b, :, rows] = attend(query[b : b + 1].index_select(-2, rows), key, value, pairs)[0]
+                mean[b, :, rows] = attend(
+                    query[b : b + 1].index_select(-2, rows), key, value, pairs
+                )[0]
                 alive[b, rows] = True if pairs is None else pairs.any(-1)
     return mean, alive
 
@@ -290,14 +339,22 @@ def _place(
     n = MULTIPLES * vectors + config.points
     cos, sin, left, top = frames.spread(config, heads, n)[:4]
     rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split_with_sizes([scalars, n, n], -1)
-    turned = torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1), torch.addcmul(torch.addcmul(top, x, sin), y, cos)
+    turned = (
+        torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1),
+        torch.addcmul(torch.addcmul(top, x, sin), y, cos),
+    )
     return rest, *turned
 
 
-def _own_points(x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | None) -> tuple[Tensor, ...]:
+def _own_points(
+    x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | None
+) -> tuple[Tensor, ...]:
     """Mean points [..., L, heads, points] in the frame of the query: x, y and length; zero where bool `alive` is False."""
     cos, sin, _, _, ahead, aside = frames.spread(config, x.shape[-2], config.points)
-    x, y = torch.addcmul(torch.addcmul(ahead, x, cos), y, sin), torch.addcmul(torch.addcmul(aside, y, cos), x, sin, value=-1)
+    x, y = (
+        torch.addcmul(torch.addcmul(ahead, x, cos), y, sin),
+        torch.addcmul(torch.addcmul(aside, y, cos), x, sin, value=-1),
+    )
     if alive is not None:
         x, y = (value * alive[..., None, None] for value in (x, y))
     return x, y, (torch.addcmul(x * x, y, y) + _EPSILON).sqrt() - _EPSILON**0.5
@@ -318,13 +375,17 @@ class PoseBlock(nn.Module):
         modes: queries are modes of the same target, which attend to each other.
     """
 
-    def __init__(self, config: BlockConfig, attention: PoseAttentionConfig, *, modes: bool = False) -> None:
+    def __init__(
+        self, config: BlockConfig, attention: PoseAttentionConfig, *, modes: bool = False
+    ) -> None:
         super().__init__()
         self.cross = Residual(config, PoseAttention(config.width, config.heads, attention))
         self.among = Residual(config, config.attention()) if modes else None
         self.feedforward = Residual(config, FeedForward(config))
 
-    def forward(self, x: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None
+    ) -> Tensor:
         """[..., L, D] to the same shape; with `modes` [..., N, K, D], frames [..., N * K] and a mask for all K modes."""
         query = self.cross.pre(x)
         flat = query.flatten(-3, -2) if self.among is not None else query

@@ -28,7 +28,9 @@ def sinusoid_image(mask: Tensor, width: int) -> Tensor:
     if width % 4:
         raise ValueError(f"width {width} is not a multiple of four")
     position = torch.stack([mask.cumsum(axis, dtype=torch.float32) for axis in (1, 2)], -1)
-    last = torch.stack([position[:, -1:, :, 0].expand(mask.shape), position[:, :, -1:, 1].expand(mask.shape)], -1)
+    last = torch.stack(
+        [position[:, -1:, :, 0].expand(mask.shape), position[:, :, -1:, 1].expand(mask.shape)], -1
+    )
     return sinusoid(position / (last + 1e-6) * (2 * math.pi), width // 2).flatten(-2)
 
 
@@ -43,7 +45,9 @@ class LearnedPosition(nn.Module):
         super().__init__()
         if width % len(shape):
             raise ValueError(f"{len(shape)} axes do not divide width {width}")
-        self.tables = nn.ParameterList(nn.Parameter(torch.randn(n, width // len(shape)) * std) for n in shape)
+        self.tables = nn.ParameterList(
+            nn.Parameter(torch.randn(n, width // len(shape)) * std) for n in shape
+        )
 
     def forward(self, *length: int) -> Tensor:
         """The vectors [*length, D] of the first positions of each axis (ValueError: too few), by default of all positions."""

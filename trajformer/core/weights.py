@@ -20,7 +20,11 @@ _UNREADABLE = (
     pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, RuntimeError, ArithmeticError, LookupError,
     OSError, TypeError, ValueError, AttributeError, ImportError, MemoryError,
 )  # fmt: skip
-_WRAPPERS = ("model", "state_dict", "model_dict")  # keys under which training scripts save the weights
+_WRAPPERS = (
+    "model",
+    "state_dict",
+    "model_dict",
+)  # keys under which training scripts save the weights
 # Our names of layers and the names in PyTorch's `nn.Transformer`, see `StateDictReader.take_model`.
 TORCH_LAYERS = {
     r"(encoder\.layers\.[^.]+)\.feedforward\.norm": r"\1.norm2",
@@ -32,9 +36,14 @@ TORCH_LAYERS = {
     r"cross_attention\.sublayer": "multihead_attn",
     r"(self_)?attention\.sublayer": "self_attn",
     r"attn\.out\.": "attn.out_proj.",
-    **{rf"attn\.{part}\.(.*)": rf"attn.in_proj_\1[{i}/3]" for i, part in enumerate(("query", "key", "value"))},
+    **{
+        rf"attn\.{part}\.(.*)": rf"attn.in_proj_\1[{i}/3]"
+        for i, part in enumerate(("query", "key", "value"))
+    },
 }
-Converted = tuple[Any, dict[str, Tensor]]  # a recipe or a model config, and the state dict of its model
+Converted = tuple[
+    Any, dict[str, Tensor]
+]  # a recipe or a model config, and the state dict of its model
 
 
 @dataclass(frozen=True)
@@ -64,20 +73,28 @@ class StateDictReader:
     def peek(self, key: str, dimensions: int) -> Tensor:
         """A tensor, not taken, to read sizes from its shape (CheckpointError: missing, empty, or with other dimensions)."""
         if key not in self._left:
-            raise CheckpointError(f"{self.name}: no tensor '{key}': another layout, or an incomplete file")
+            raise CheckpointError(
+                f"{self.name}: no tensor '{key}': another layout, or an incomplete file"
+            )
         tensor = self._left[key]
         if tensor.ndim != dimensions or not tensor.numel():
             shape = list(tensor.shape)
-            raise CheckpointError(f"{self.name}: '{key}' has shape {shape}, expected {dimensions} dimensions, none empty")
+            raise CheckpointError(
+                f"{self.name}: '{key}' has shape {shape}, expected {dimensions} dimensions, none empty"
+            )
         return tensor
 
     def take(self, key: str, *shape: int) -> Tensor:
         """Take a tensor as float32 (CheckpointError: missing, of another shape, not floating-point, or not finite)."""
         tensor = self.peek(key, len(shape))
         if tuple(tensor.shape) != shape:
-            raise CheckpointError(f"{self.name}: '{key}' has shape {list(tensor.shape)}, expected {list(shape)}")
+            raise CheckpointError(
+                f"{self.name}: '{key}' has shape {list(tensor.shape)}, expected {list(shape)}"
+            )
         if not tensor.is_floating_point():
-            raise CheckpointError(f"{self.name}: '{key}' holds {tensor.dtype}, expected floating-point numbers")
+            raise CheckpointError(
+                f"{self.name}: '{key}' holds {tensor.dtype}, expected floating-point numbers"
+            )
         tensor = self._left.pop(key).float()
         if not tensor.isfinite().all():
             raise CheckpointError(f"{self.name}: '{key}' has values that are not finite")
@@ -87,11 +104,18 @@ class StateDictReader:
         """Take a tensor with known values, such as a table of sinusoids, if the file has it (CheckpointError: other values)."""
         if key in self._left:
             tensor = self._left.pop(key)
-            if tensor.shape != expected.shape or not torch.allclose(tensor.to(expected), expected, atol=tolerance):
-                raise CheckpointError(f"{self.name}: '{key}' differs from the values that its size implies")
+            if tensor.shape != expected.shape or not torch.allclose(
+                tensor.to(expected), expected, atol=tolerance
+            ):
+                raise CheckpointError(
+                    f"{self.name}: '{key}' differs from the values that its size implies"
+                )
 
     def take_model(
-        self, build: Callable[[], nn.Module], rules: Mapping[str, str], known: Mapping[str, Tensor] | None = None
+        self,
+        build: Callable[[], nn.Module],
+        rules: Mapping[str, str],
+        known: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Take all tensors of a model, which is built on the meta device, and return its state dict.
 
@@ -108,11 +132,17 @@ class StateDictReader:
         for name, tensor in weights.items():
             shape = list(expected[name].shape) if name in expected else "nothing"
             if shape != list(tensor.shape):
-                raise CheckpointError(f"{self.name}: '{name}' has shape {list(tensor.shape)}, the model expects {shape}")
+                raise CheckpointError(
+                    f"{self.name}: '{name}' has shape {list(tensor.shape)}, the model expects {shape}"
+                )
         for name, tensor in expected.items():
             if name not in weights:
                 foreign = foreign_name(name, rules)
-                weights[name] = self._take_part(foreign, *tensor.shape) if foreign else torch.zeros(tensor.shape)
+                weights[name] = (
+                    self._take_part(foreign, *tensor.shape)
+                    if foreign
+                    else torch.zeros(tensor.shape)
+                )
         return weights
 
     def _take_part(self, foreign: str, *shape: int) -> Tensor:
@@ -126,13 +156,17 @@ class StateDictReader:
 
     def count(self, pattern: str) -> int:
         """Number of layers: the smallest n for which the tensor `pattern.format(n)` is missing."""
-        return next(number for number in itertools.count() if pattern.format(number) not in self._left)
+        return next(
+            number for number in itertools.count() if pattern.format(number) not in self._left
+        )
 
     def check_all_used(self) -> None:
         """Check that every tensor was taken (CheckpointError: names a tensor that the model does not use)."""
         if self._left:
             more = f" (and {len(self._left) - 1} more)" if len(self._left) > 1 else ""
-            raise CheckpointError(f"{self.name}: tensor '{min(self._left)}'{more} has no place in the model of this layout")
+            raise CheckpointError(
+                f"{self.name}: tensor '{min(self._left)}'{more} has no place in the model of this layout"
+            )
 
 
 def foreign_name(name: str, rules: Mapping[str, str]) -> str:
@@ -155,7 +189,9 @@ def read_state_dict(path: Path) -> StateDictReader:
     for key, value in raw.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
             raise CheckpointError(f"{path}: entry {str(key)[:80]!r} is no tensor")
-        plain = value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
+        plain = (
+            value.layout == torch.strided and not value.is_quantized and value.device.type == "cpu"
+        )
         # An expanded tensor, with fewer stored elements, could exhaust the memory when it is copied.
         if not plain or value.numel() * value.element_size() > value.untyped_storage().nbytes():
             raise CheckpointError(f"{path}: '{key}' is no plain dense tensor")
@@ -166,7 +202,10 @@ def _read_torch(path: Path) -> Any:
     try:
         # Training scripts often save their options next to the weights. A Namespace only holds values.
         safe = torch.serialization.safe_globals([argparse.Namespace])
-        with safe, warnings.catch_warnings(action="ignore"):  # warnings about pickles that are refused in any case
+        with (
+            safe,
+            warnings.catch_warnings(action="ignore"),
+        ):  # warnings about pickles that are refused in any case
             return torch.load(path, map_location="cpu", weights_only=True)
     except _UNREADABLE as error:
         raise CheckpointError(f"{path}: not readable (damaged, or not plain tensors)") from error
@@ -179,4 +218,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, *_UNREADABLE) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:120]})") from error
+        raise CheckpointError(
+            f"{path}: not a readable safetensors file ({' '.join(str(error).split())[:120]})"
+        ) from error

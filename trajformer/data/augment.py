@@ -12,10 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, Observation, SceneBatch, Truth, transform
+from trajformer.config import Config
+from trajformer.data.batch import (
+    AGENT_FIELDS,
+    POLYLINE_FIELDS,
+    Observation,
+    SceneBatch,
+    Truth,
+    transform,
+)
 from trajformer.data.distances import half_second
 from trajformer.data.sample import Frame
-from trajformer.errors import Config
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, LaneFlag
 
@@ -23,7 +30,10 @@ _MOVING_M = 3.0  # agents with a future end at least this far away are moving
 
 
 @dataclass(frozen=True)
-class AugmentConfig(Config, shares=("flip", "scale", "tempo", "agent_dropout", "lane_dropout", "shift", "history_mask")):
+class AugmentConfig(
+    Config,
+    shares=("flip", "scale", "tempo", "agent_dropout", "lane_dropout", "shift", "history_mask"),
+):
     """Strength of each augmentation.
 
     Attributes:
@@ -67,9 +77,16 @@ class AugmentConfig(Config, shares=("flip", "scale", "tempo", "agent_dropout", "
     history_mask_steps: int = 10
 
 
-def _draw(make: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator, device: torch.device) -> Tensor:
+def _draw(
+    make: Callable[..., Tensor],
+    shape: Sequence[int],
+    generator: torch.Generator,
+    device: torch.device,
+) -> Tensor:
     """Numbers of `torch.rand` or `torch.randn` from the generator's device: a seed gives the same ones on CPU and GPU."""
-    return make(tuple(shape), generator=generator, device=generator.device).to(device, non_blocking=True)
+    return make(tuple(shape), generator=generator, device=generator.device).to(
+        device, non_blocking=True
+    )
 
 
 def _per_scene(batch: SceneBatch, generator: torch.Generator) -> Tensor:
@@ -77,7 +94,9 @@ def _per_scene(batch: SceneBatch, generator: torch.Generator) -> Tensor:
     return _draw(torch.rand, (batch.num_scenes,), generator, batch.observation.position.device)
 
 
-def _multiply(batch: SceneBatch, factor: Tensor, heading_factor: Tensor | None = None) -> SceneBatch:
+def _multiply(
+    batch: SceneBatch, factor: Tensor, heading_factor: Tensor | None = None
+) -> SceneBatch:
     """Multiply all positions and velocities by `factor` [B, 1 or 2] and all headings by `heading_factor` [B]."""
     o, truth = batch.observation, batch.truth
 
@@ -85,7 +104,11 @@ def _multiply(batch: SceneBatch, factor: Tensor, heading_factor: Tensor | None =
         return value * factor.reshape(-1, *[1] * (value.ndim - 2), factor.shape[1])
 
     def heading(value: Tensor) -> Tensor:
-        return value if heading_factor is None else value * heading_factor.reshape(-1, *[1] * (value.ndim - 1))
+        return (
+            value
+            if heading_factor is None
+            else value * heading_factor.reshape(-1, *[1] * (value.ndim - 1))
+        )
 
     observation = replace(
         o,
@@ -102,8 +125,14 @@ def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> S
     """Mirror scenes at the x axis of the batch frame; lane flags exchange left and right turns."""
     chosen = _per_scene(batch, generator) < probability
     sign = torch.where(chosen, -1.0, 1.0)
-    left, right, flags = int(LaneFlag.TURN_LEFT), int(LaneFlag.TURN_RIGHT), batch.observation.polyline_flags
-    swapped = (flags & ~(left | right)) + ((flags & left) != 0) * right + ((flags & right) != 0) * left
+    left, right, flags = (
+        int(LaneFlag.TURN_LEFT),
+        int(LaneFlag.TURN_RIGHT),
+        batch.observation.polyline_flags,
+    )
+    swapped = (
+        (flags & ~(left | right)) + ((flags & left) != 0) * right + ((flags & right) != 0) * left
+    )
     mirrored = _multiply(batch, torch.stack([torch.ones_like(sign), sign], -1), sign)
     flags = torch.where(chosen[:, None], swapped, flags)
     return replace(mirrored, observation=replace(mirrored.observation, polyline_flags=flags))
@@ -112,7 +141,9 @@ def flip(batch: SceneBatch, generator: torch.Generator, probability: float) -> S
 def rotate(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
     """Rotate every scene about its origin by a uniform angle within +-limit radians."""
     angle = (2 * _per_scene(batch, generator) - 1) * min(limit, math.pi)
-    return transform(batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1))
+    return transform(
+        batch, torch.stack([torch.zeros_like(angle), torch.zeros_like(angle), angle], -1)
+    )
 
 
 def jitter_headings(batch: SceneBatch, generator: torch.Generator, deviation: float) -> SceneBatch:
@@ -129,7 +160,9 @@ def scale(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneB
     return _multiply(batch, 1.0 + (2 * _per_scene(batch, generator)[:, None] - 1) * limit)
 
 
-def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m: float) -> SceneBatch:
+def jitter_positions(
+    batch: SceneBatch, generator: torch.Generator, deviation_m: float
+) -> SceneBatch:
     """Add noise to the observed positions; the reference poses, to which futures are relative, stay."""
     o = batch.observation
     share = (2 * _per_scene(batch, generator) - 1).clamp(min=0)
@@ -144,7 +177,9 @@ def jitter_positions(batch: SceneBatch, generator: torch.Generator, deviation_m:
     change = (noise[:, :, gap:] - noise[:, :, :-gap]) * known / (gap * o.period_s)
     first = change[:, :, :1].expand(-1, -1, gap, -1)
     change = torch.cat([first, change], 2) * o.valid[..., None]
-    return replace(batch, observation=replace(o, position=o.position + noise, velocity=o.velocity + change))
+    return replace(
+        batch, observation=replace(o, position=o.position + noise, velocity=o.velocity + change)
+    )
 
 
 def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatch:
@@ -156,7 +191,9 @@ def crop(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
     center = torch.where(o.target_mask, drawn, -1.0).argmax(-1)
     point = o.pose[..., :2]
-    distance = (point - point[scene, center][:, None]).norm(dim=-1).masked_fill(~o.agent_mask, torch.inf)
+    distance = (
+        (point - point[scene, center][:, None]).norm(dim=-1).masked_fill(~o.agent_mask, torch.inf)
+    )
     distance[scene, center] = -1.0  # another agent may stand at the same point
     index = distance.topk(count, largest=False).indices.sort(-1).values  # targets stay first
     return take_agents(batch, index, min(count, o.num_targets))
@@ -173,7 +210,9 @@ def thin(batch: SceneBatch, generator: torch.Generator, count: int) -> SceneBatc
     scored = o.agent_role[:, :targets] >= int(AgentRole.SCORED)
     drawn = _draw(torch.rand, o.target_mask.shape, generator, o.pose.device)
     first = (drawn + 1.0 * moving + 2.0 * scored + 4.0 * o.target_mask).argsort(1, descending=True)
-    context = torch.arange(targets, o.agent_mask.shape[1], device=o.pose.device).expand(batch.num_scenes, -1)
+    context = torch.arange(targets, o.agent_mask.shape[1], device=o.pose.device).expand(
+        batch.num_scenes, -1
+    )
     return take_agents(batch, torch.cat([first, context], 1), count)
 
 
@@ -184,19 +223,27 @@ def take_agents(batch: SceneBatch, index: Tensor, targets: int) -> SceneBatch:
     """
     o, truth = batch.observation, batch.truth
     scene = torch.arange(batch.num_scenes, device=index.device)[:, None]
-    is_target, row = index[:, :targets] < o.num_targets, index[:, :targets].clamp(max=o.num_targets - 1)
+    is_target, row = (
+        index[:, :targets] < o.num_targets,
+        index[:, :targets].clamp(max=o.num_targets - 1),
+    )
 
     def of_targets(value: Tensor) -> Tensor:
         return value[scene, row] * is_target.view(*is_target.shape, *[1] * (value.ndim - 2))
 
     rows: list[list[int]] = index.tolist() if index.device.type == "cpu" else [[]] * len(index)
-    names = tuple(tuple(ids[i] for i in chosen if i < len(ids)) for ids, chosen in zip(o.agent_id, rows, strict=True))
+    names = tuple(
+        tuple(ids[i] for i in chosen if i < len(ids))
+        for ids, chosen in zip(o.agent_id, rows, strict=True)
+    )
     values = {name: getattr(o, name)[scene, index] for name in AGENT_FIELDS}
     kept = replace(o, agent_id=names, target_mask=of_targets(o.target_mask), **values)
     return SceneBatch(kept, truth.map(of_targets))
 
 
-def shift(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
+def shift(
+    batch: SceneBatch, generator: torch.Generator, probability: float, steps: int
+) -> SceneBatch:
     """Observe scenes 1 to `steps` steps earlier; agents first seen less than half a second before are removed.
 
     Readers estimate the velocity and the heading in the first half second of a track, at least two steps, from all its positions,
@@ -209,23 +256,45 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
         return batch
     count = (_per_scene(batch, generator) * min(steps, history - window)).long() + 1
     chosen = _per_scene(batch, generator) < probability
-    past = torch.arange(history, device=device) - count[:, None]  # [B, H], the former index of each step
+    past = (
+        torch.arange(history, device=device) - count[:, None]
+    )  # [B, H], the former index of each step
     valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
-    old = valid[..., : history - window + 1].any(-1) & (valid.sum(-1) >= 2)  # bool [B, A], agents whose velocity is causal
+    old = valid[..., : history - window + 1].any(-1) & (
+        valid.sum(-1) >= 2
+    )  # bool [B, A], agents whose velocity is causal
     present = valid[:, :targets, -1] & old[:, :targets]
     free = ~o.target_mask | (o.agent_role[:, :targets] < int(AgentRole.SCORED))
     count = torch.where(chosen & (present | free).all(1), count, 0)[:, None]
     past = torch.arange(history, device=device) - count
     valid = torch.where(count[..., None] > 0, valid, o.valid)
     seen = o.agent_mask & (old | (count == 0))
-    position, heading, velocity = (_at(v, past.clamp(min=0)) for v in (o.position, o.heading, o.velocity))
+    position, heading, velocity = (
+        _at(v, past.clamp(min=0)) for v in (o.position, o.heading, o.velocity)
+    )
     pose = torch.where(count[..., None] > 0, _last_pose(position, heading, valid), o.pose)
-    ahead = history + torch.arange(o.num_future, device=device) - count  # [B, F], index into all steps
-    shifted = Truth(_shifted(o.position[:, :targets], truth.position, ahead), _shifted(o.valid[:, :targets], truth.valid, ahead))
+    ahead = (
+        history + torch.arange(o.num_future, device=device) - count
+    )  # [B, F], index into all steps
+    shifted = Truth(
+        _shifted(o.position[:, :targets], truth.position, ahead),
+        _shifted(o.valid[:, :targets], truth.valid, ahead),
+    )
     kept = o.target_mask & (present | (count == 0))
-    known = kept[..., None] & truth.valid.any(-1) if truth.valid.ndim > 3 else kept  # one of several futures may be missing
-    shifted = shifted.map(lambda value: value * known.view(*known.shape, *[1] * (value.ndim - known.ndim)))
-    earlier = replace(o, position=position, heading=heading, velocity=velocity, pose=pose, target_mask=o.target_mask & kept)
+    known = (
+        kept[..., None] & truth.valid.any(-1) if truth.valid.ndim > 3 else kept
+    )  # one of several futures may be missing
+    shifted = shifted.map(
+        lambda value: value * known.view(*known.shape, *[1] * (value.ndim - known.ndim))
+    )
+    earlier = replace(
+        o,
+        position=position,
+        heading=heading,
+        velocity=velocity,
+        pose=pose,
+        target_mask=o.target_mask & kept,
+    )
     result = SceneBatch(_hide(earlier, valid & seen[..., None], seen), shifted)
     if o.frame is not Frame.FOCAL:
         return result
@@ -236,7 +305,9 @@ def shift(batch: SceneBatch, generator: torch.Generator, probability: float, ste
 
 def _last_pose(position: Tensor, heading: Tensor, valid: Tensor) -> Tensor:
     """Poses [B, A, 3] in the last valid step of positions [B, A, H, 2] and headings [B, A, H]."""
-    last = torch.where(valid, torch.arange(valid.shape[-1], device=valid.device), 0).amax(-1)[..., None]
+    last = torch.where(valid, torch.arange(valid.shape[-1], device=valid.device), 0).amax(-1)[
+        ..., None
+    ]
     point = position.take_along_dim(last[..., None], 2).squeeze(2)
     return torch.cat([point, heading.take_along_dim(last, 2)], -1)
 
@@ -250,7 +321,9 @@ def _shifted(observed: Tensor, future: Tensor, step: Tensor) -> Tensor:
 
 def _at(value: Tensor, step: Tensor) -> Tensor:
     """Values [B, N, T, ...] at steps [B, n]: [B, N, n, ...]."""
-    return value.transpose(1, 2)[torch.arange(len(value), device=value.device)[:, None], step].transpose(1, 2)
+    return value.transpose(1, 2)[
+        torch.arange(len(value), device=value.device)[:, None], step
+    ].transpose(1, 2)
 
 
 def tempo(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
@@ -265,11 +338,21 @@ def tempo(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneB
     ahead = _times(factor * torch.arange(1, o.num_future + 1, device=device), o.num_future + 1)
     position, velocity, direction = (
         _blend(partial(_at, value), past)
-        for value in (o.position, o.velocity * factor[..., None, None], torch.stack([o.heading.cos(), o.heading.sin()], -1))
+        for value in (
+            o.position,
+            o.velocity * factor[..., None, None],
+            torch.stack([o.heading.cos(), o.heading.sin()], -1),
+        )
     )
     valid = _known(partial(_at, o.valid), past)
     heading = torch.atan2(direction[..., 1], direction[..., 0])
-    faster = replace(o, position=position, heading=heading, velocity=velocity, pose=_last_pose(position, heading, valid))
+    faster = replace(
+        o,
+        position=position,
+        heading=heading,
+        velocity=velocity,
+        pose=_last_pose(position, heading, valid),
+    )
     path = _blend(partial(_shifted, o.position[:, :targets, -1:], truth.position), ahead)
     known = _known(partial(_shifted, o.valid[:, :targets, -1:], truth.valid), ahead)
     seen = o.agent_mask & valid.any(-1)
@@ -292,7 +375,9 @@ def _times(time: Tensor, steps: int) -> _Times:
     """Times [B, n], in steps, between steps 0 to `steps` - 1."""
     before = time.floor().clamp(0, steps - 1)
     after = time.ceil().clamp(0, steps - 1)
-    return _Times(before.long(), after.long(), (time - before).clamp(0, 1), (time >= 0) & (time <= steps - 1))
+    return _Times(
+        before.long(), after.long(), (time - before).clamp(0, 1), (time >= 0) & (time <= steps - 1)
+    )
 
 
 def _blend(at: Callable[[Tensor], Tensor], times: _Times) -> Tensor:
@@ -305,7 +390,11 @@ def _blend(at: Callable[[Tensor], Tensor], times: _Times) -> Tensor:
 def _known(at: Callable[[Tensor], Tensor], times: _Times) -> Tensor:
     """Whether both neighbouring steps are valid, of the masks [B, N, ..., n] that `at` returns for steps [B, n]."""
     before = at(times.before)
-    return before & at(times.after) & times.inside.reshape(len(times.inside), *[1] * (before.ndim - 2), -1)
+    return (
+        before
+        & at(times.after)
+        & times.inside.reshape(len(times.inside), *[1] * (before.ndim - 2), -1)
+    )
 
 
 def drop_agents(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
@@ -322,11 +411,16 @@ def drop_lanes(batch: SceneBatch, generator: torch.Generator, probability: float
     kept = _draw(torch.rand, o.polyline_mask.shape, generator, o.position.device) >= probability
     mask, flags = o.polyline_mask & kept, o.polyline_flags * kept
     return replace(
-        batch, observation=replace(o, polyline=o.polyline * kept[..., None, None], polyline_flags=flags, polyline_mask=mask)
+        batch,
+        observation=replace(
+            o, polyline=o.polyline * kept[..., None, None], polyline_flags=flags, polyline_mask=mask
+        ),
     )
 
 
-def mask_history(batch: SceneBatch, generator: torch.Generator, probability: float, steps: int) -> SceneBatch:
+def mask_history(
+    batch: SceneBatch, generator: torch.Generator, probability: float, steps: int
+) -> SceneBatch:
     """Hide the first steps of some agents' histories, as if their tracks had started later."""
     o = batch.observation
     device = o.position.device
@@ -353,7 +447,9 @@ def _hide(o: Observation, valid: Tensor, agent_mask: Tensor) -> Observation:
     )
 
 
-_CHANGES: dict[str, Callable[..., SceneBatch]] = {  # by the config field that enables it, in this order
+_CHANGES: dict[
+    str, Callable[..., SceneBatch]
+] = {  # by the config field that enables it, in this order
     "crop": crop,
     "max_targets": thin,
     "shift": shift,
@@ -378,7 +474,9 @@ def shrink(batch: SceneBatch) -> SceneBatch:
     agents = o.agent_mask.clone()
     agents[:, : o.num_targets] = True
     if (count := int(agents.sum(1).max())) < agents.shape[1]:
-        batch = take_agents(batch, (~agents).byte().argsort(dim=1, stable=True)[:, :count], o.num_targets)
+        batch = take_agents(
+            batch, (~agents).byte().argsort(dim=1, stable=True)[:, :count], o.num_targets
+        )
     if (count := int(o.polyline_mask.sum(1).max())) < o.polyline_mask.shape[1]:
         index = (~o.polyline_mask).byte().argsort(dim=1, stable=True)[:, :count]
         scene = torch.arange(batch.num_scenes)[:, None]

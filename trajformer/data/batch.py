@@ -45,7 +45,9 @@ class Observation(TensorRecord):
     """
 
     scene_id: tuple[str, ...]  # B
-    agent_id: tuple[tuple[str, ...], ...]  # B of at most A; empty after an augmentation that selects agents on a GPU
+    agent_id: tuple[
+        tuple[str, ...], ...
+    ]  # B of at most A; empty after an augmentation that selects agents on a GPU
     period_s: float
     num_future: int  # F, steps to predict
     frame: Frame
@@ -80,7 +82,16 @@ class Observation(TensorRecord):
         return self.position.shape[2]
 
 
-AGENT_FIELDS = ("agent_kind", "agent_role", "agent_mask", "position", "heading", "velocity", "valid", "pose")  # [B, A, ...]
+AGENT_FIELDS = (
+    "agent_kind",
+    "agent_role",
+    "agent_mask",
+    "position",
+    "heading",
+    "velocity",
+    "valid",
+    "pose",
+)  # [B, A, ...]
 POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")  # [B, M, ...]
 
 
@@ -119,7 +130,9 @@ def _pad(parts: Sequence[np.ndarray]) -> Tensor:
     """
     length = max(len(part) for part in parts)
     kind = parts[0].dtype
-    out = np.zeros((len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind)
+    out = np.zeros(
+        (len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind
+    )
     for row, part in zip(out, parts, strict=True):
         row[: len(part)] = part
     return torch.from_numpy(out)
@@ -162,7 +175,9 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
     `frame_pose` is unchanged: `collate` sets it correctly beforehand, and augmentation does not need it.
     """
     o, truth = batch.observation, batch.truth
-    lift = {n: pose.reshape(-1, *([1] * n), 3).to(o.position.dtype) for n in (1, 2, 3)}  # [B, 1, ..., 3]
+    lift = {
+        n: pose.reshape(-1, *([1] * n), 3).to(o.position.dtype) for n in (1, 2, 3)
+    }  # [B, 1, ..., 3]
     observation = replace(
         o,
         position=to_frame(o.position, lift[2]) * o.valid[..., None],

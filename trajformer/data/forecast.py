@@ -46,8 +46,12 @@ class Forecast:
     pose: Tensor | None = None  # [B, S, 3], for Frame.AGENT
     scale: Tensor | None = None  # [B, S, K, F, 2], metres, spread of each coordinate in `frame`
     auxiliary: tuple[Forecast, ...] = ()  # forecasts of earlier decoder layers, first to last
-    latent: Gaussian | None = None  # [B, S, K, Z] or [B, S, 1, Z], the distribution of the latents that modes are decoded from
-    prior: Gaussian | None = None  # [B, S, 1, Z], of the latents given the past, if `latent` is another one
+    latent: Gaussian | None = (
+        None  # [B, S, K, Z] or [B, S, 1, Z], the distribution of the latents that modes are decoded from
+    )
+    prior: Gaussian | None = (
+        None  # [B, S, 1, Z], of the latents given the past, if `latent` is another one
+    )
 
     @property
     def num_modes(self) -> int:
@@ -62,13 +66,17 @@ class Forecast:
     def joint_futures(self) -> Forecast:
         """The forecast with joint futures of the whole scene as modes (TrajformerError: agents are predicted independently)."""
         if not self.is_joint:
-            raise TrajformerError("the model predicts every agent on its own and gives no joint futures")
+            raise TrajformerError(
+                "the model predicts every agent on its own and gives no joint futures"
+            )
         return self
 
     def probability(self) -> Tensor:
         """[B, S, K], summing to 1 over modes; a joint forecast repeats its probabilities for every agent."""
         probability = self.logit.float().softmax(-1)
-        return probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
+        return (
+            probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
+        )
 
     def check(self, observation: Observation) -> Forecast:
         """The forecast, if its shapes and frame fit the observation (TrajformerError: they would give wrong figures)."""
@@ -84,8 +92,14 @@ class Forecast:
             value = getattr(self, name)
             if value is None or not modes or tuple(value.shape) not in shapes:
                 found = None if value is None else tuple(value.shape)
-                letters = {"position": "[B, S, K, F, 2]", "logit": "[B, S, K] or [B, K]", "pose": "[B, S, 3]"}[name]
-                raise TrajformerError(f"forecast: {name} has shape {found}, expected {letters} with B, S = {lead}")
+                letters = {
+                    "position": "[B, S, K, F, 2]",
+                    "logit": "[B, S, K] or [B, K]",
+                    "pose": "[B, S, 3]",
+                }[name]
+                raise TrajformerError(
+                    f"forecast: {name} has shape {found}, expected {letters} with B, S = {lead}"
+                )
         if self.frame not in (Frame.AGENT, observation.frame):
             raise TrajformerError(
                 f"forecast: frame is {self.frame!r}, expected {observation.frame} of the batch, or {Frame.AGENT}"
@@ -111,7 +125,9 @@ class Forecast:
         wide = (index[:, None] if self.is_joint else index)[..., None, None]
         scale = None if self.scale is None else self.scale.take_along_dim(wide, 2)
         position, logit = self.position.take_along_dim(wide, 2), self.logit.gather(-1, index)
-        return replace(self, position=position, logit=logit, scale=scale, auxiliary=(), latent=None, prior=None)
+        return replace(
+            self, position=position, logit=logit, scale=scale, auxiliary=(), latent=None, prior=None
+        )
 
     def in_city_frame(self, observation: Observation) -> np.ndarray:
         """Positions float64 [B, S, K, F, 2] in the city frame."""

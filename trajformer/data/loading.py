@@ -23,7 +23,11 @@ from trajformer.data.sample import BatchConfig, Sample, branched, samples
 from trajformer.errors import TrajformerError
 from trajformer.scenes.store import SceneStore
 
-AXES = {"agents": "agent_mask", "polylines": "polyline_mask", "targets": "target_mask"}  # padded axes of a batch
+AXES = {
+    "agents": "agent_mask",
+    "polylines": "polyline_mask",
+    "targets": "target_mask",
+}  # padded axes of a batch
 MAX_PADDING = 0.25  # share of padding in a batch that needs no further sorting
 READ_SIZE = 32  # scenes that are read together to measure their sizes
 Sizes = Callable[[np.ndarray], np.ndarray]  # scene indices [n] -> their lengths int [n, axes]
@@ -35,7 +39,14 @@ class SceneDataset(Dataset[SceneBatch]):
     With `cache`, samples stay in memory after their first use.
     """
 
-    def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
+    def __init__(
+        self,
+        store: SceneStore,
+        config: BatchConfig,
+        limit: int | None = None,
+        *,
+        cache: bool = False,
+    ) -> None:
         self.store, self.config, self.cache, self.name = store, config, cache, str(store.root)
         self.size = len(store) if limit is None else min(limit, len(store))
         self.cached: dict[int, Sample] = {}
@@ -87,10 +98,21 @@ class BranchDataset(SceneDataset):
     Such scenes are neighbours in the store, and their ids differ only after the last dot.
     """
 
-    def __init__(self, store: SceneStore, config: BatchConfig, limit: int | None = None, *, cache: bool = False) -> None:
+    def __init__(
+        self,
+        store: SceneStore,
+        config: BatchConfig,
+        limit: int | None = None,
+        *,
+        cache: bool = False,
+    ) -> None:
         pasts = [name.rpartition(".")[0] or name for name in store.scene_ids()]
-        starts = [index for index, past in enumerate(pasts) if not index or past != pasts[index - 1]]
-        self.groups = [range(a, b) for a, b in zip(starts, [*starts[1:], len(pasts)], strict=True)][:limit]
+        starts = [
+            index for index, past in enumerate(pasts) if not index or past != pasts[index - 1]
+        ]
+        self.groups = [range(a, b) for a, b in zip(starts, [*starts[1:], len(pasts)], strict=True)][
+            :limit
+        ]
         self.futures = max(map(len, self.groups), default=1)
         super().__init__(store, config, len(self.groups), cache=cache)
 
@@ -110,7 +132,9 @@ def count_steps(scenes: int, batch_size: int, world: int = 1) -> int:
     Every process gets at least one scene in every step. Raises TrajformerError: there are fewer scenes than processes.
     """
     if scenes < world:
-        raise TrajformerError(f"{scenes} scenes are not enough for {world} processes; lower trainer.devices")
+        raise TrajformerError(
+            f"{scenes} scenes are not enough for {world} processes; lower trainer.devices"
+        )
     return min(-(-scenes // (batch_size * world)), scenes // world)
 
 
@@ -142,7 +166,9 @@ class EpochShuffle:
 
     def epoch(self, number: int, first: int = 0) -> Iterator[np.ndarray]:
         """The scenes of each step of an epoch, from step `first` on."""
-        steps = np.array_split(np.random.default_rng((self.seed, number)).permutation(self.scenes), self.steps)
+        steps = np.array_split(
+            np.random.default_rng((self.seed, number)).permutation(self.scenes), self.steps
+        )
         pools = -(-self.steps // self.pool)
         cuts = [index * self.steps // pools for index in range(pools + 1)]
         for start, end in pairwise(cuts):
@@ -171,9 +197,14 @@ def group_by_size(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> l
             return np.split(scenes[rows], np.cumsum(counts)[:-1])
         middle = len(counts) // 2
         left = sum(counts[:middle])
-        orders = (rows[np.argsort(relative[rows, axis], kind="stable")] for axis in range(relative.shape[1]))
+        orders = (
+            rows[np.argsort(relative[rows, axis], kind="stable")]
+            for axis in range(relative.shape[1])
+        )
         halves = [(np.sort(order[:left]), np.sort(order[left:])) for order in orders]
-        a, b = min(halves, key=lambda pair: sum(len(half) * relative[half].max(0).sum() for half in pair))
+        a, b = min(
+            halves, key=lambda pair: sum(len(half) * relative[half].max(0).sum() for half in pair)
+        )
         return halve(a, counts[:middle]) + halve(b, counts[middle:])
 
     return halve(np.arange(len(scenes)), counts)
@@ -192,7 +223,9 @@ def padding(batches: Iterable[np.ndarray], sizes: Sizes) -> tuple[np.ndarray, np
 class RankSampler:
     """The scenes that one process takes from each step of an epoch; a sampler for `DataLoader`."""
 
-    def __init__(self, order: SequentialOrder | EpochShuffle, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, order: SequentialOrder | EpochShuffle, rank: int = 0, world: int = 1
+    ) -> None:
         self.order, self.rank, self.world = order, rank, world
         self.number = self.first = 0
 
@@ -214,7 +247,9 @@ class RankSampler:
             yield step[self.rank :: self.world].tolist()
 
 
-def make_loader(data: Any, sampler: RankSampler, workers: int = 0, *, pinned: bool = False) -> DataLoader[Any]:
+def make_loader(
+    data: Any, sampler: RankSampler, workers: int = 0, *, pinned: bool = False
+) -> DataLoader[Any]:
     """Batches in the order of `sampler`, read by `workers` processes; their number does not change the order.
 
     There is at most one worker per core, because more are slower and PyTorch warns about them. Each reads two batches ahead. With

@@ -7,13 +7,16 @@ from typing import Literal
 
 import numpy as np
 
-from trajformer.errors import Config, ConfigError, SceneError
+from trajformer.config import Config
+from trajformer.errors import ConfigError, SceneError
 from trajformer.scenes.polylines import resample
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
 _SAME_M = 1.0  # two futures of an agent that stay within this distance count as one
 _MOVING_M = 5.0  # an agent with a future end at least this far away is moving
-_SCORED, _FOCAL, _DRIVABLE_AREA = map(int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA))  # ints compare faster
+_SCORED, _FOCAL, _DRIVABLE_AREA = map(
+    int, (AgentRole.SCORED, AgentRole.FOCAL, PolylineKind.DRIVABLE_AREA)
+)  # ints compare faster
 
 
 Targets = Literal["scored", "focal", "moving", "all"]
@@ -29,7 +32,9 @@ class Frame(Enum):
 
 @dataclass(frozen=True)
 class BatchConfig(
-    Config, positive=("max_agents", "map_slack_m"), limits={"polyline_length_m": (0.1, 10_000.0), "polyline_points": (2, 1_000)}
+    Config,
+    positive=("max_agents", "map_slack_m"),
+    limits={"polyline_length_m": (0.1, 10_000.0), "polyline_points": (2, 1_000)},
 ):
     """Selection and resampling of scenes for a batch.
 
@@ -82,7 +87,9 @@ def _is_target(scene: Scene, targets: Targets) -> np.ndarray:
     if targets == "scored":
         return scored
     displacement = scene.position[:, -1] - scene.position[:, now]
-    return scored | (scene.valid.all(1) & (np.hypot(displacement[:, 0], displacement[:, 1]) >= _MOVING_M))
+    return scored | (
+        scene.valid.all(1) & (np.hypot(displacement[:, 0], displacement[:, 1]) >= _MOVING_M)
+    )
 
 
 def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, np.ndarray]:
@@ -107,7 +114,9 @@ def _select_agents(scene: Scene, config: BatchConfig) -> tuple[np.ndarray, int, 
     return rows, len(targets), pose.take(rows, 0)
 
 
-def _map_radius(scene: Scene, rows: np.ndarray, num_targets: int, config: BatchConfig) -> np.ndarray:
+def _map_radius(
+    scene: Scene, rows: np.ndarray, num_targets: int, config: BatchConfig
+) -> np.ndarray:
     """The radius around each of the first agents of `rows` within which polylines are kept."""
     if config.map_slack_m is None:  # only targets need a map
         return np.full(num_targets, config.map_radius_m, np.float32)
@@ -118,14 +127,20 @@ def _map_radius(scene: Scene, rows: np.ndarray, num_targets: int, config: BatchC
     return np.minimum(radius, config.map_radius_m).astype(np.float32)
 
 
-def _select_polylines(scene: Scene, pose: np.ndarray, radius: np.ndarray, config: BatchConfig) -> dict[str, np.ndarray]:
+def _select_polylines(
+    scene: Scene, pose: np.ndarray, radius: np.ndarray, config: BatchConfig
+) -> dict[str, np.ndarray]:
     """Resampled polylines near one of the first agents, of the kinds that `config` names; `pose` is [A, 3]."""
     around = pose[: len(radius), :2]
-    piece, owner = resample(scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m)
+    piece, owner = resample(
+        scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m
+    )
     kind = scene.polyline_kind[owner]
     keep = config.receives(kind)
     if len(around) and len(piece):
-        some = np.ascontiguousarray(piece[:, :: 3 if config.polyline_points > 3 else 1].T)  # every third point, [2, points, N]
+        some = np.ascontiguousarray(
+            piece[:, :: 3 if config.polyline_points > 3 else 1].T
+        )  # every third point, [2, points, N]
         apart = some[:, None] - around.T[..., None, None]
         apart *= apart
         near = (apart[0] + apart[1]).min(1) <= (radius * radius)[:, None]  # [agents, pieces]
@@ -133,7 +148,12 @@ def _select_polylines(scene: Scene, pose: np.ndarray, radius: np.ndarray, config
     kept = keep.nonzero()[0]
     flags = scene.polyline_flags[owner[kept]]
     mask = np.ones(len(kept), np.bool_)
-    return {"polyline": piece.take(kept, 0), "polyline_kind": kind[kept], "polyline_flags": flags, "polyline_mask": mask}
+    return {
+        "polyline": piece.take(kept, 0),
+        "polyline_kind": kind[kept],
+        "polyline_flags": flags,
+        "polyline_mask": mask,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +162,9 @@ class Sample:
 
     scene_id: str
     agent_id: tuple[str, ...]
-    clock: tuple[float, int, int, str]  # period_s, H, F and the unit of lengths: equal for all scenes of a batch
+    clock: tuple[
+        float, int, int, str
+    ]  # period_s, H, F and the unit of lengths: equal for all scenes of a batch
     padded: dict[str, np.ndarray]  # arrays with a leading agent, target or polyline axis
     home: np.ndarray  # float32 [3], pose of the batch frame relative to the scene
     frame_pose: np.ndarray  # float64 [3], the same in the city frame
@@ -157,14 +179,22 @@ def branched(samples: Sequence[Sample], futures: int) -> Sample:
     first = samples[0]
     for other in samples[1:]:
         for name, value in first.padded.items():
-            if name not in ("target", "target_valid") and not np.array_equal(value, other.padded[name]):
-                raise SceneError(f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, which has the same past")
+            if name not in ("target", "target_valid") and not np.array_equal(
+                value, other.padded[name]
+            ):
+                raise SceneError(
+                    f"scene {other.scene_id}: {name}: differs from scene {first.scene_id}, which has the same past"
+                )
     target = np.stack([part.padded["target"] for part in samples], 1)
     valid = np.stack([part.padded["target_valid"] for part in samples], 1)
     for later in range(1, len(samples)):
         for earlier in range(later):
-            gap = np.hypot(*np.moveaxis(target[:, later] - target[:, earlier], -1, 0)) * (valid[:, later] & valid[:, earlier])
-            duplicate = (gap.max(-1, initial=0.0) < _SAME_M) & (valid[:, later] == valid[:, earlier]).all(-1)
+            gap = np.hypot(*np.moveaxis(target[:, later] - target[:, earlier], -1, 0)) * (
+                valid[:, later] & valid[:, earlier]
+            )
+            duplicate = (gap.max(-1, initial=0.0) < _SAME_M) & (
+                valid[:, later] == valid[:, earlier]
+            ).all(-1)
             valid[duplicate, later] = False
     missing = futures - len(samples)
     padded = first.padded | {
@@ -188,7 +218,10 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
 
 
 def _assemble(
-    scene: Scene, agents: tuple[np.ndarray, int, np.ndarray], lines: dict[str, np.ndarray], config: BatchConfig
+    scene: Scene,
+    agents: tuple[np.ndarray, int, np.ndarray],
+    lines: dict[str, np.ndarray],
+    config: BatchConfig,
 ) -> Sample:
     rows, num_targets, pose = agents
     steps, targets, future = scene.num_history, rows[:num_targets], (num_targets, scene.num_future)
@@ -210,7 +243,9 @@ def _assemble(
     if config.frame is Frame.FOCAL:
         focal = np.flatnonzero(padded["agent_role"] == _FOCAL)
         if not len(focal):
-            raise SceneError(f"scene {scene.scene_id}: agent_role: no focal agent was observed, so there is no focal frame")
+            raise SceneError(
+                f"scene {scene.scene_id}: agent_role: no focal agent was observed, so there is no focal frame"
+            )
         home = pose[focal[0]]
     frame_pose = np.concatenate([scene.origin + home[:2], home[2:]])
     ids = tuple([scene.agent_id[row] for row in rows.tolist()])

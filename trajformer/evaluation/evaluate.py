@@ -48,10 +48,14 @@ class Scenes(Protocol):
 class Evaluation:
     """The result of `evaluate`."""
 
-    figures: dict[str, float]  # means: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`)
+    metrics: dict[
+        str, float
+    ]  # means: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`)
     per_agent: pd.DataFrame  # a row per agent with a known future: ids, type, errors and distance moved in metres, and so on
     table: pd.DataFrame  # the figures as one row
-    on_training_split: bool = False  # the model was trained on a split of this name of this data set
+    on_training_split: bool = (
+        False  # the model was trained on a split of this name of this data set
+    )
 
 
 @torch.inference_mode()
@@ -66,19 +70,25 @@ def run(
     if batch_size < 1:
         raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")
     where, with_map, first = f"{scenes.root}: split '{scenes.split}'", 0, DataSpec()
-    with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True) as bar:
+    with tqdm(
+        total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True
+    ) as bar:
         for start in range(0, len(scenes), batch_size):
             read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
             spec = DataSpec.of(read[0])  # `collate` compares the others with it
             check_scenes(spec, predictor.trained_on, scenes.root)
             check_scenes(spec, first, scenes.root, "its first scene has")
             first = first if start else spec
-            with_map += sum(bool(predictor.batch.receives(scene.polyline_kind).any()) for scene in read)
+            with_map += sum(
+                bool(predictor.batch.receives(scene.polyline_kind).any()) for scene in read
+            )
             batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
             try:
                 forecast = predictor.model(batch.observation)
                 if not isinstance(forecast, Forecast):
-                    raise TypeError(f"the model returns {type(forecast).__name__}, expected Forecast")
+                    raise TypeError(
+                        f"the model returns {type(forecast).__name__}, expected Forecast"
+                    )
             except TrajformerError as error:
                 raise TrajformerError(f"{where} does not fit the model: {error}") from error
             forecast.check(batch.observation)
@@ -106,13 +116,17 @@ def evaluate(
     """
     import pandas as pd
 
-    from trajformer.evaluation.metrics.collection import forecast_metrics  # imports torchmetrics, which takes seconds
+    from trajformer.evaluation.metrics.collection import (
+        forecast_metrics,  # imports torchmetrics, which takes seconds
+    )
 
     if not isinstance(model, Predictor | nn.Module):
         raise TypeError(f"model: expected a Predictor or a module, found {type(model).__name__}")
     if not isinstance(model, Predictor):
         default = model.batch_config if isinstance(model, Forecaster) else BatchConfig()
-        model = Predictor(model.eval(), batch or default, next(model.parameters(), torch.zeros(())).device)
+        model = Predictor(
+            model.eval(), batch or default, next(model.parameters(), torch.zeros(())).device
+        )
     elif batch is not None:
         raise TypeError("batch is for a plain module, a Predictor has its own")
     metrics = forecast_metrics().to(model.device)
@@ -132,17 +146,25 @@ def evaluate(
         errors["history_s"], errors["history_m"], errors["future_m"] = _moved(scene_batch)
         for name, value in errors.items():
             columns[name] += value[scored].tolist()
-        kind, _ = manoeuvres(scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s)
+        kind, _ = manoeuvres(
+            scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s
+        )
         columns["manoeuvre"] += [Manoeuvre(value).label for value in kind[scored].tolist()]
     if not columns["scenario_id"]:
         where = f"{scenes.root}: split '{scenes.split}'"
         if len(scenes) and not targets:
-            raise TrajformerError(f"{where}: has no agent of the kind --agents {model.batch.targets}")
-        problem = f"no agent ({model.batch.targets}) with a recorded last step; use predict" if len(scenes) else "no scenes"
+            raise TrajformerError(
+                f"{where}: has no agent of the kind --agents {model.batch.targets}"
+            )
+        problem = (
+            f"no agent ({model.batch.targets}) with a recorded last step; use predict"
+            if len(scenes)
+            else "no scenes"
+        )
         raise TrajformerError(f"{where} has no known future to score against: {problem}")
-    figures = metrics.compute()
+    totals = metrics.compute()
     known = model.trained_on.contains(scenes[0])
-    return Evaluation(figures, pd.DataFrame(columns), pd.DataFrame([figures]), known)
+    return Evaluation(totals, pd.DataFrame(columns), pd.DataFrame([totals]), known)
 
 
 def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,7 +22,9 @@ from trajformer.errors import TrajformerError
 from trajformer.scenes.files import atomically
 from trajformer.scenes.spec import DataSpec
 
-TRACKS_PER_GROUP = 1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
+TRACKS_PER_GROUP = (
+    1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
+)
 FREE_BYTES = 1 << 23  # to write a row group, in addition to its size
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
 _TEXT = ("scenario_id", "track_id")
@@ -43,14 +45,21 @@ class TrackForecast:
     scene_id: str
     track_id: str
     probability: np.ndarray  # float64 [K], not negative, sums to 1
-    position: np.ndarray  # float64 [K, F, 2], metres in the city frame, one entry per future step of the scene
+    position: (
+        np.ndarray
+    )  # float64 [K, F, 2], metres in the city frame, one entry per future step of the scene
 
 
 def track_forecasts_of(forecast: Forecast, observation: Observation) -> Iterator[TrackForecast]:
     """The modes of each target of a batch, in the order of scenes and targets."""
-    position, probability = forecast.in_city_frame(observation), forecast.probability().detach().double().cpu().numpy()
+    position, probability = (
+        forecast.in_city_frame(observation),
+        forecast.probability().detach().double().cpu().numpy(),
+    )
     for b, s in observation.target_mask.nonzero().tolist():
-        yield TrackForecast(observation.scene_id[b], observation.agent_id[b][s], probability[b, s], position[b, s])
+        yield TrackForecast(
+            observation.scene_id[b], observation.agent_id[b][s], probability[b, s], position[b, s]
+        )
 
 
 def check_forecast(forecast: TrackForecast) -> TrackForecast:
@@ -61,17 +70,28 @@ def check_forecast(forecast: TrackForecast) -> TrackForecast:
     if not forecast.scene_id or not forecast.track_id:
         raise TrajformerError(f"{where}: an id is empty")
     if probability.ndim != 1 or not len(probability):
-        raise TrajformerError(f"{where}: probability has shape {probability.shape}, expected [K] with K >= 1")
-    if position.ndim != 3 or position.shape[0] != len(probability) or position.shape[2] != 2 or not position.shape[1]:
+        raise TrajformerError(
+            f"{where}: probability has shape {probability.shape}, expected [K] with K >= 1"
+        )
+    if (
+        position.ndim != 3
+        or position.shape[0] != len(probability)
+        or position.shape[2] != 2
+        or not position.shape[1]
+    ):
         shape = f"[{len(probability)}, F, 2] with F >= 1"
         raise TrajformerError(f"{where}: position has shape {position.shape}, expected {shape}")
     if not np.isfinite(position).all() or not np.isfinite(probability).all():
         raise TrajformerError(f"{where}: has NaN or infinity")
     total = probability.sum()
     if (probability < 0).any() or abs(total - 1) > SUM_TOLERANCE:
-        raise TrajformerError(f"{where}: probabilities {probability.tolist()} sum to {total:.4g}, expected 1")
+        raise TrajformerError(
+            f"{where}: probabilities {probability.tolist()} sum to {total:.4g}, expected 1"
+        )
     order = np.argsort(-probability, kind="stable")
-    return TrackForecast(forecast.scene_id, forecast.track_id, probability[order] / total, position[order])
+    return TrackForecast(
+        forecast.scene_id, forecast.track_id, probability[order] / total, position[order]
+    )
 
 
 def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
@@ -81,27 +101,40 @@ def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
         pa.array(np.repeat(np.array([f.track_id for f in forecasts], object), modes), pa.string()),
         pa.array(np.concatenate([f.probability for f in forecasts])),
     ]
-    offsets = pa.array(np.cumsum([0, *np.repeat([f.position.shape[1] for f in forecasts], modes)]), pa.int32())
+    offsets = pa.array(
+        np.cumsum([0, *np.repeat([f.position.shape[1] for f in forecasts], modes)]), pa.int32()
+    )
     xy = np.concatenate([f.position.reshape(-1, 2) for f in forecasts])
-    columns += [pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(values))) for values in xy.T]
+    columns += [
+        pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(values))) for values in xy.T
+    ]
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
-def write_forecasts(path: Path | str, forecasts: Iterable[TrackForecast], scenes: DataSpec = DataSpec()) -> int:
+def write_forecasts(
+    path: Path | str, forecasts: Iterable[TrackForecast], scenes: DataSpec = DataSpec()
+) -> int:
     """Write forecasts as they come, atomically, and return the number of tracks; `scenes` is for `read_spec`.
 
     Raises TrajformerError: a forecast is malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
     """
     source, written = iter(forecasts), set[tuple[str, str]]()
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})
-    with atomically(Path(path)) as temporary, pq.ParquetWriter(str(temporary), schema, compression="snappy") as writer:
+    with (
+        atomically(Path(path)) as temporary,
+        pq.ParquetWriter(str(temporary), schema, compression="snappy") as writer,
+    ):
         while group := list(map(check_forecast, itertools.islice(source, TRACKS_PER_GROUP))):
             for forecast in group:
                 if (forecast.scene_id, forecast.track_id) in written:
-                    raise TrajformerError(f"track {forecast.track_id!r} of scene {forecast.scene_id!r} is forecast twice")
+                    raise TrajformerError(
+                        f"track {forecast.track_id!r} of scene {forecast.scene_id!r} is forecast twice"
+                    )
                 written.add((forecast.scene_id, forecast.track_id))
             batch = _group(group)
-            np.empty(FREE_BYTES + 3 * batch.nbytes, np.uint8)  # a MemoryError: without memory, pyarrow ends the process
+            np.empty(
+                FREE_BYTES + 3 * batch.nbytes, np.uint8
+            )  # a MemoryError: without memory, pyarrow ends the process
             writer.write_batch(batch)
     return len(written)
 
@@ -127,13 +160,17 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
             lengths = sorted({len(position) for _, position in modes})
             if len(lengths) > 1:
                 steps = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
-                raise TrajformerError(f"track {track_id!r} of scene {scene_id!r}: {steps}, expected one length")
+                raise TrajformerError(
+                    f"track {track_id!r} of scene {scene_id!r}: {steps}, expected one length"
+                )
             probability, position = (np.array(values) for values in zip(*modes, strict=True))
             track = check_forecast(TrackForecast(scene_id, track_id, probability, position))
             scenes.setdefault(scene_id, []).append(track)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise TrajformerError(f"{path}: not a readable parquet file (cut short or damaged): {reason}") from error
+        raise TrajformerError(
+            f"{path}: not a readable parquet file (cut short or damaged): {reason}"
+        ) from error
     except TrajformerError as error:
         raise TrajformerError(f"{path}: {error}") from error
     return scenes
@@ -160,7 +197,10 @@ def _check_columns(schema: pa.Schema) -> None:
             inner, expected = kind.value_type if pa.types.is_dictionary(kind) else kind, "text"
             matches = pa.types.is_string(inner) or pa.types.is_large_string(inner)
         elif name in _TRAJECTORY:
-            expected, matches = "lists of floats", any(check(kind) for check in is_list) and pa.types.is_floating(kind.value_type)
+            expected, matches = (
+                "lists of floats",
+                any(check(kind) for check in is_list) and pa.types.is_floating(kind.value_type),
+            )
         else:
             expected, matches = "floats", pa.types.is_floating(kind)
         if not matches:
@@ -171,11 +211,15 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str, float, np.ndarray]]
     """Scene id, track id, probability and positions [F, 2] of each row."""
     if empty := [name for name in COLUMNS if batch.column(name).null_count]:
         raise TrajformerError(f"column {empty[0]} has an empty cell")
-    length_x, length_y = (pc.list_value_length(batch.column(name)).to_numpy() for name in _TRAJECTORY)
+    length_x, length_y = (
+        pc.list_value_length(batch.column(name)).to_numpy() for name in _TRAJECTORY
+    )
     scene_id, track_id, probability = (batch.column(name).to_pylist() for name in COLUMNS[:3])
     for row in np.flatnonzero(length_x != length_y)[:1]:
         where = f"track {track_id[row]!r} of scene {scene_id[row]!r}"
         raise TrajformerError(f"{where}: {length_x[row]} values of x but {length_y[row]} of y")
-    xy = np.stack([batch.column(name).flatten().to_numpy(zero_copy_only=False) for name in _TRAJECTORY], -1)
+    xy = np.stack(
+        [batch.column(name).flatten().to_numpy(zero_copy_only=False) for name in _TRAJECTORY], -1
+    )
     pieces = np.split(xy.astype(np.float64), np.cumsum(length_x)[:-1])
     return zip(scene_id, track_id, probability, pieces, strict=True)

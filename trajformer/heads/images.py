@@ -14,14 +14,24 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.errors import CheckpointError, Config, TrajformerError
+from trajformer.config import Config
+from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.recipes.checkpoint import list_changes, load_checkpoint
 from trajformer.recipes.plain import to_plain
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 Normalization = Literal["half", "imagenet"]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError, Image.DecompressionBombError)
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    Image.DecompressionBombError,
+)
 
 
 def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
@@ -39,8 +49,12 @@ def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
             with Image.open(path) as file:
                 return _to_tensor(ImageOps.exif_transpose(file), "L" if gray else "RGB")
     except (*_UNREADABLE, Image.DecompressionBombWarning, MemoryError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split()).replace(str(path), "file")[:200]
-        raise TrajformerError(f"{path}: not a readable image ({reason or type(error).__name__})") from error
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split()).replace(
+            str(path), "file"
+        )[:200]
+        raise TrajformerError(
+            f"{path}: not a readable image ({reason or type(error).__name__})"
+        ) from error
 
 
 def _to_tensor(image: Image.Image, mode: str) -> Tensor:
@@ -62,7 +76,9 @@ def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
     if tuple(image.shape[-2:]) == size:
         return image
     flat = image.reshape(-1, *image.shape[-3:])
-    return F.interpolate(flat, size=size, mode="bilinear", antialias=True).reshape(*image.shape[:-2], *size)
+    return F.interpolate(flat, size=size, mode="bilinear", antialias=True).reshape(
+        *image.shape[:-2], *size
+    )
 
 
 def to_bytes(image: Tensor) -> Tensor:
@@ -76,7 +92,9 @@ def normalize(image: Tensor, how: Normalization = "imagenet") -> Tensor:
         return image * 2.0 - 1.0
     if image.shape[-3] != 3:
         raise ValueError(f"{image.shape[-3]} channels; ImageNet's normalization needs three")
-    mean, std = (image.new_tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+    mean, std = (
+        image.new_tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD)
+    )
     return (image - mean) / std
 
 
@@ -86,7 +104,11 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not os.path.lexists(path):
             raise TrajformerError(f"{path}: no such file or folder")
-        below = (file for file in path.rglob("[!.]*") if file.suffix.lower() in SUFFIXES and not file.is_dir())
+        below = (
+            file
+            for file in path.rglob("[!.]*")
+            if file.suffix.lower() in SUFFIXES and not file.is_dir()
+        )
         images = sorted(below) if path.is_dir() else [path]
         if not images:
             raise TrajformerError(f"{path}: no images in this folder ({', '.join(SUFFIXES)})")
@@ -116,14 +138,21 @@ def augment_images(image: Tensor, config: ImageAugmentConfig, generator: torch.G
     if config == ImageAugmentConfig():
         return image
     draws = torch.rand(5, len(image), generator=generator)
-    angle, zoom, *shift = (2 * draws[1:] - 1) * torch.tensor([config.rotate, config.scale, config.shift, config.shift])[:, None]
+    angle, zoom, *shift = (2 * draws[1:] - 1) * torch.tensor(
+        [config.rotate, config.scale, config.shift, config.shift]
+    )[:, None]
     zoom = 1 + zoom
     cos, sin = zoom * angle.cos(), zoom * angle.sin()
     mirror = 1 - 2 * (draws[0] < config.flip).float()
     # The affine map gives the source of each pixel in a frame from -1 to 1, so a share of the image counts twice.
-    matrix = [torch.stack([cos * mirror, -sin, 2 * shift[0]], -1), torch.stack([sin * mirror, cos, 2 * shift[1]], -1)]
+    matrix = [
+        torch.stack([cos * mirror, -sin, 2 * shift[0]], -1),
+        torch.stack([sin * mirror, cos, 2 * shift[1]], -1),
+    ]
     grid = F.affine_grid(torch.stack(matrix, 1).to(image), list(image.shape), align_corners=False)
-    return F.grid_sample(image, grid, mode="bicubic", align_corners=False).clamp(0.0, 1.0)  # bilinear would blur small images
+    return F.grid_sample(image, grid, mode="bicubic", align_corners=False).clamp(
+        0.0, 1.0
+    )  # bilinear would blur small images
 
 
 class ClassRecipe:

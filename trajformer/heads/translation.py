@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from trajformer.config import Config
 from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder
 from trajformer.core.dropout import Dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import Config, TrajformerError
+from trajformer.errors import TrajformerError
 from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
@@ -35,7 +36,9 @@ _SPECIAL: dict[str, Any] = {"pad_id": PAD, "bos_id": START, "eos_id": END, "unk_
 
 
 @dataclass(frozen=True)
-class TextConfig(Config, positive=("max_tokens", "batch_size", "bucket"), limits={"vocabulary": (0, 1_000_000)}):
+class TextConfig(
+    Config, positive=("max_tokens", "batch_size", "bucket"), limits={"vocabulary": (0, 1_000_000)}
+):
     """Parallel text and its batches.
 
     Attributes:
@@ -92,7 +95,9 @@ def read_pairs(root: Path, split: str, source: str, target: str) -> tuple[list[s
         texts.append(read_lines(plain if plain.is_file() else zipped))
     if len(texts[0]) != len(texts[1]) or not texts[0]:
         counts = " and ".join(str(len(text)) for text in texts)
-        raise TrajformerError(f"{root}: split '{split}' has {counts} lines of {source} and {target}, expected equal numbers")
+        raise TrajformerError(
+            f"{root}: split '{split}' has {counts} lines of {source} and {target}, expected equal numbers"
+        )
     return texts[0], texts[1]
 
 
@@ -105,7 +110,9 @@ def load_tokenizer(model: bytes) -> SentencePieceProcessor:
     except RuntimeError as error:
         raise TrajformerError("not a sentencepiece model") from error
     if any(getattr(tokenizer, name)() != number for name, number in _SPECIAL.items()):
-        raise TrajformerError(f"sentencepiece model: padding, start, end and unknown are not {PAD}, {START}, {END}, {UNKNOWN}")
+        raise TrajformerError(
+            f"sentencepiece model: padding, start, end and unknown are not {PAD}, {START}, {END}, {UNKNOWN}"
+        )
     return tokenizer
 
 
@@ -147,12 +154,20 @@ class Pairs:
     """
 
     def __init__(
-        self, name: str, texts: tuple[list[str], list[str]], tokenizer: SentencePieceProcessor, max_tokens: int | None
+        self,
+        name: str,
+        texts: tuple[list[str], list[str]],
+        tokenizer: SentencePieceProcessor,
+        max_tokens: int | None,
     ) -> None:
         self.name, self.tokenizer = name, tokenizer
         self.pairs: list[tuple[list[int], list[int], str]] = []
-        for source, target, text in zip(*(tokenizer.encode(text) for text in texts), texts[1], strict=True):
-            if max_tokens is None or (source and target and max(len(source), len(target)) <= max_tokens):
+        for source, target, text in zip(
+            *(tokenizer.encode(text) for text in texts), texts[1], strict=True
+        ):
+            if max_tokens is None or (
+                source and target and max(len(source), len(target)) <= max_tokens
+            ):
                 self.pairs.append(([*source, END], [START, *target, END], text))
         self.left_out = len(texts[1]) - len(self.pairs)
 
@@ -162,15 +177,21 @@ class Pairs:
     def __getitem__(self, indices: Sequence[int]) -> PairBatch:
         source, target, text = zip(*(self.pairs[index] for index in indices), strict=True)
         tokens = pad_tokens(target)
-        return PairBatch(pad_tokens(source), tokens, text, (tokens[:, 1:] != PAD).flatten().nonzero()[:, 0])
+        return PairBatch(
+            pad_tokens(source), tokens, text, (tokens[:, 1:] != PAD).flatten().nonzero()[:, 0]
+        )
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Numbers of source tokens and target tokens: int64 [n, 2]."""
-        return np.array([[len(side) for side in self.pairs[index][:2]] for index in indices]).reshape(-1, 2)
+        return np.array(
+            [[len(side) for side in self.pairs[index][:2]] for index in indices]
+        ).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config, limits=dict.fromkeys(("source_tokens", "target_tokens"), (1, 1_000_000))):
+class TransformerConfig(
+    Config, limits=dict.fromkeys(("source_tokens", "target_tokens"), (1, 1_000_000))
+):
     """Sizes of an encoder-decoder.
 
     Attributes:
@@ -206,11 +227,17 @@ class Embedding(nn.Module):
         nn.init.zeros_(self.token.weight[PAD])
         self.factor = width**0.5 if config.scale == "embedding" else 1.0
         self.dropout = Dropout(config.block.dropout)
-        self.norm = nn.LayerNorm(width, eps=config.block.norm_eps) if config.embedding_norm else nn.Identity()
+        self.norm = (
+            nn.LayerNorm(width, eps=config.block.norm_eps)
+            if config.embedding_norm
+            else nn.Identity()
+        )
 
     def forward(self, tokens: Tensor, first: int = 0) -> Tensor:
         """Embed tokens int64 [B, L] at positions `first`, `first` + 1, ... as [B, L, D]."""
-        position = torch.arange(first, first + tokens.shape[1], device=tokens.device, dtype=torch.float32)
+        position = torch.arange(
+            first, first + tokens.shape[1], device=tokens.device, dtype=torch.float32
+        )
         x = self.token(tokens) * self.factor
         return self.norm(self.dropout(x + sinusoid(position, x.shape[-1]).to(x.dtype)))
 
@@ -225,7 +252,9 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         if config.tied == "all" and config.source_tokens != config.target_tokens:
-            raise ValueError(f"tied: {config.source_tokens} source and {config.target_tokens} target tokens cannot share weights")
+            raise ValueError(
+                f"tied: {config.source_tokens} source and {config.target_tokens} target tokens cannot share weights"
+            )
         self.source = Embedding(config.source_tokens, config)
         self.target = Embedding(config.target_tokens, config)
         self.encoder = Encoder(config.block, config.layers[0], final_norm=config.final_norm)
@@ -246,15 +275,21 @@ class Transformer(nn.Module):
         mask = (source != PAD)[:, None]
         return self.encoder(self.source(source), mask), mask
 
-    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: DecoderCache | None = None) -> Tensor:
+    def decode(
+        self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: DecoderCache | None = None
+    ) -> Tensor:
         """Features [B, L, D] of tokens int64 [B, L] with causal attention.
 
         With a cache, `target` holds only the tokens that follow the cached ones.
         """
         first, length = cache.length if cache else 0, target.shape[1]
-        causal = torch.ones(length, first + length, dtype=torch.bool, device=target.device).tril(first)
+        causal = torch.ones(length, first + length, dtype=torch.bool, device=target.device).tril(
+            first
+        )
         mask = causal if length > 1 else None  # a single new token attends to all tokens
-        return self.decoder(self.target(target, first), memory, mask=mask, memory_mask=memory_mask, cache=cache)[-1]
+        return self.decoder(
+            self.target(target, first), memory, mask=mask, memory_mask=memory_mask, cache=cache
+        )[-1]
 
     def project(self, x: Tensor) -> Tensor:
         """Logits [..., V] of features [..., D]."""
@@ -267,7 +302,9 @@ class Hypotheses:
     The model is in evaluation mode. Without `cached`, every step decodes the whole prefix again, for comparison.
     """
 
-    def __init__(self, model: Transformer, source: Tensor, copies: int = 1, *, cached: bool = True) -> None:
+    def __init__(
+        self, model: Transformer, source: Tensor, copies: int = 1, *, cached: bool = True
+    ) -> None:
         self.model = model
         self.memory, self.mask = (x.repeat_interleave(copies, 0) for x in model.encode(source))
         self.cache = DecoderCache(len(model.decoder.layers)) if cached else None
@@ -275,7 +312,9 @@ class Hypotheses:
     def step(self, prefix: Tensor) -> Tensor:
         """Logits [N, V] of the tokens that follow `prefix` int64 [N, L]; L is 1 in the first step and grows by 1 per step."""
         target = prefix[:, -1:] if self.cache else prefix
-        return self.model.project(self.model.decode(target, self.memory, self.mask, self.cache)[:, -1])
+        return self.model.project(
+            self.model.decode(target, self.memory, self.mask, self.cache)[:, -1]
+        )
 
     def select(self, rows: Tensor, *, same_sentence: bool) -> None:
         """Keep the rows int64 [N']. With `same_sentence`, each row stays within the rows of its sentence."""
@@ -309,13 +348,19 @@ def beam_search(steps: Hypotheses, limit: Tensor, width: int, alpha: float = 0.6
         length = limit.new_tensor(tokens.shape[2])  # after this step, without the start
         log_probability = steps.step(tokens.flatten(0, 1)).float().log_softmax(-1)
         totals = total[..., None] + log_probability.unflatten(0, (-1, width))  # [B, W, V]
-        ranks = (totals / length_penalty(length, alpha)).masked_fill(finished[..., None], -torch.inf)
-        ranks[..., END] = torch.where(finished, rank, ranks[..., END])  # the only continuation of a finished hypothesis
+        ranks = (totals / length_penalty(length, alpha)).masked_fill(
+            finished[..., None], -torch.inf
+        )
+        ranks[..., END] = torch.where(
+            finished, rank, ranks[..., END]
+        )  # the only continuation of a finished hypothesis
         totals[..., END] = torch.where(finished, total, totals[..., END])
         rank, best = ranks.flatten(1).topk(width, -1)
         total = totals.flatten(1).gather(1, best)
         origin, token = best // ranks.shape[-1], best % ranks.shape[-1]
-        tokens = torch.cat([tokens.gather(1, origin[..., None].expand_as(tokens)), token[..., None]], -1)
+        tokens = torch.cat(
+            [tokens.gather(1, origin[..., None].expand_as(tokens)), token[..., None]], -1
+        )
         finished = token == END
 
         reachable = total.masked_fill(finished, -torch.inf).amax(1) / length_penalty(limit, alpha)
@@ -326,14 +371,18 @@ def beam_search(steps: Hypotheses, limit: Tensor, width: int, alpha: float = 0.6
             output[int(sentence[row])] = body[: int((body != END).cumprod(0).sum())]
         rows = origin + torch.arange(len(sentence), device=limit.device)[:, None] * width
         steps.select(rows[~done].flatten(), same_sentence=not bool(done.any()))
-        sentence, limit, tokens, total, rank, finished = (x[~done] for x in (sentence, limit, tokens, total, rank, finished))
+        sentence, limit, tokens, total, rank, finished = (
+            x[~done] for x in (sentence, limit, tokens, total, rank, finished)
+        )
     return output
 
 
 class Translator(nn.Module):
     """A Transformer with its tokenizer, which the state dict holds as bytes."""
 
-    def __init__(self, transformer: Transformer, tokenizer: SentencePieceProcessor | None = None) -> None:
+    def __init__(
+        self, transformer: Transformer, tokenizer: SentencePieceProcessor | None = None
+    ) -> None:
         super().__init__()
         self.transformer, self.tokenizer = transformer, tokenizer
 
@@ -352,18 +401,24 @@ class Translator(nn.Module):
         if model == b"\0":
             return
         if self.tokenizer is not None and self.tokenizer.serialized_model_proto() != model:
-            raise TrajformerError("the checkpoint has another tokenizer: the training text has changed")
+            raise TrajformerError(
+                "the checkpoint has another tokenizer: the training text has changed"
+            )
         self.tokenizer = load_tokenizer(model)
 
     def tokens(self, sentences: Sequence[str]) -> list[list[int]]:
         """Source tokens of each sentence, including the end token; raises TrajformerError without a tokenizer."""
         if self.tokenizer is None:
-            raise TrajformerError("the checkpoint has no tokenizer, so it can translate tokens only")
+            raise TrajformerError(
+                "the checkpoint has no tokenizer, so it can translate tokens only"
+            )
         return [[*row, END] for row in self.tokenizer.encode(sentences)]
 
     def search(self, source: Tensor, beam: int = 5, alpha: float = 0.6) -> list[Tensor]:
         """Translations int64 [length] of source tokens int64 [B, S], with at most twice the source length plus 10 tokens."""
-        return beam_search(Hypotheses(self.transformer, source, beam), 2 * (source != PAD).sum(1) + 10, beam, alpha)
+        return beam_search(
+            Hypotheses(self.transformer, source, beam), 2 * (source != PAD).sum(1) + 10, beam, alpha
+        )
 
     @torch.inference_mode()
     def translate(
@@ -374,13 +429,20 @@ class Translator(nn.Module):
         `beam` and `alpha` are width and exponent of `beam_search`.
         """
         rows, device = self.tokens(sentences), self.transformer.projection.weight.device
-        order = sorted((index for index, row in enumerate(rows) if len(row) > 1), key=lambda index: len(rows[index]))
+        order = sorted(
+            (index for index, row in enumerate(rows) if len(row) > 1),
+            key=lambda index: len(rows[index]),
+        )
         yield from ((index, "") for index, row in enumerate(rows) if len(row) == 1)
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
-            output = self.search(pad_tokens([rows[index] for index in batch]).to(device), beam, alpha)
+            output = self.search(
+                pad_tokens([rows[index] for index in batch]).to(device), beam, alpha
+            )
             assert self.tokenizer is not None
-            yield from zip(batch, self.tokenizer.decode([row.tolist() for row in output]), strict=True)
+            yield from zip(
+                batch, self.tokenizer.decode([row.tolist() for row in output]), strict=True
+            )
 
     @torch.inference_mode()
     def cross_attention(self, source: str, target: str) -> tuple[list[str], list[str], Tensor]:
@@ -393,9 +455,15 @@ class Translator(nn.Module):
         (target_tokens,) = self.tokenizer.encode([target])
         device = self.transformer.projection.weight.device
         with recorded_weights(self.transformer.decoder) as record:
-            self.transformer(pad_tokens([tokens]).to(device), pad_tokens([[START, *target_tokens]]).to(device))
+            self.transformer(
+                pad_tokens([tokens]).to(device), pad_tokens([[START, *target_tokens]]).to(device)
+            )
         layers = [weights[0][0] for name, weights in record.items() if "cross_attention" in name]
-        return self.tokenizer.id_to_piece([*target_tokens, END]), self.tokenizer.id_to_piece(tokens), torch.stack(layers)
+        return (
+            self.tokenizer.id_to_piece([*target_tokens, END]),
+            self.tokenizer.id_to_piece(tokens),
+            torch.stack(layers),
+        )
 
 
 @dataclass(frozen=True)
@@ -428,7 +496,9 @@ class TranslationRecipe(Recipe, limits={"smoothing": (0.0, 0.999)}):
     def check(self) -> None:
         """Check the values; an error names the field."""
         if not self.data.root:
-            raise TrajformerError("data.root: give a folder of parallel text, `<split>.<language>` files")
+            raise TrajformerError(
+                "data.root: give a folder of parallel text, `<split>.<language>` files"
+            )
 
 
 def load_text(recipe: TranslationRecipe) -> TaskData:
@@ -439,7 +509,9 @@ def load_text(recipe: TranslationRecipe) -> TaskData:
     tokenizer = learn_tokenizer(train[0] + train[1], config.vocabulary)
     pairs = Pairs(str(root / splits[0]), train, tokenizer, config.max_tokens)
     if not len(pairs):
-        raise TrajformerError(f"data.train_split: {pairs.name}: no pair of 1 to {config.max_tokens} tokens")
+        raise TrajformerError(
+            f"data.train_split: {pairs.name}: no pair of 1 to {config.max_tokens} tokens"
+        )
     return TaskData(pairs, Pairs(str(root / splits[1]), val, tokenizer, None), config, recipe.seed)
 
 
@@ -450,7 +522,9 @@ def token_loss(logits: Tensor, target: Tensor, smoothing: float = 0.1) -> Tensor
     its smoothing is `smoothing * C / (C - 1)`.
     """
     classes = logits.shape[-1]
-    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing * classes / (classes - 1))
+    return F.cross_entropy(
+        logits.float(), target, label_smoothing=smoothing * classes / (classes - 1)
+    )
 
 
 class TranslationModule(TaskModule):
@@ -460,7 +534,9 @@ class TranslationModule(TaskModule):
     model: Translator
 
     def __init__(self, config: TranslationRecipe) -> None:
-        from torchmetrics.text import SacreBLEUScore  # a slow import: it loads all installed language models
+        from torchmetrics.text import (
+            SacreBLEUScore,  # a slow import: it loads all installed language models
+        )
 
         super().__init__(config)
         self.bleu = SacreBLEUScore()
@@ -471,9 +547,16 @@ class TranslationModule(TaskModule):
 
     def _loss(self, batch: PairBatch, smoothing: float) -> tuple[Tensor, int]:
         """The loss over real tokens and their number."""
-        transformer, real = self.model.transformer, batch.real  # only real tokens are projected to the vocabulary
-        features = transformer.decode(batch.target[:, :-1], *transformer.encode(batch.source)).flatten(0, 1)[real]
-        return token_loss(transformer.project(features), batch.target[:, 1:].flatten()[real], smoothing), len(real)
+        transformer, real = (
+            self.model.transformer,
+            batch.real,
+        )  # only real tokens are projected to the vocabulary
+        features = transformer.decode(
+            batch.target[:, :-1], *transformer.encode(batch.source)
+        ).flatten(0, 1)[real]
+        return token_loss(
+            transformer.project(features), batch.target[:, 1:].flatten()[real], smoothing
+        ), len(real)
 
     def training_step(self, batch: PairBatch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
@@ -487,7 +570,10 @@ class TranslationModule(TaskModule):
         self.log("val/cross_entropy", loss, batch_size=count, sync_dist=True)
         rows = self.model.search(batch.source, beam=1)
         assert self.model.tokenizer is not None
-        self.bleu.update(self.model.tokenizer.decode([row.tolist() for row in rows]), [[text] for text in batch.text])
+        self.bleu.update(
+            self.model.tokenizer.decode([row.tolist() for row in rows]),
+            [[text] for text in batch.text],
+        )
 
     def on_validation_epoch_end(self) -> None:
         """Log BLEU over all processes and reset it."""

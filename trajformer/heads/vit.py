@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.config import Config
 from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import Config, TrajformerError
+from trajformer.errors import TrajformerError
 from trajformer.heads.images import (
     ClassRecipe,
     ImageAugmentConfig,
@@ -37,7 +38,9 @@ from trajformer.training.base import Task, TaskData, TaskModule
 
 
 @dataclass(frozen=True)
-class ViTConfig(Config, positive=("image_size", "patch_size", "channels"), limits={"classes": (1, 1_000_000)}):
+class ViTConfig(
+    Config, positive=("image_size", "patch_size", "channels"), limits={"classes": (1, 1_000_000)}
+):
     """Sizes of a Vision Transformer; the defaults are ViT-B/16 (table 1).
 
     Attributes:
@@ -55,7 +58,9 @@ class ViTConfig(Config, positive=("image_size", "patch_size", "channels"), limit
     channels: int = 3
     classes: int = 1000
     layers: int = 12
-    block: BlockConfig = BlockConfig(768, 12, 3072, norm_first=True, activation="gelu", norm_eps=1e-6)
+    block: BlockConfig = BlockConfig(
+        768, 12, 3072, norm_first=True, activation="gelu", norm_eps=1e-6
+    )
     pooling: Literal["token", "mean"] = "token"
 
 
@@ -69,11 +74,15 @@ class ViT(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         if config.image_size % config.patch_size:
-            raise ValueError(f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}")
+            raise ValueError(
+                f"image_size {config.image_size} is no multiple of patch_size {config.patch_size}"
+            )
         self.config = config
         width, side = config.block.width, config.image_size // config.patch_size
         self.patches = nn.Conv2d(config.channels, width, config.patch_size, config.patch_size)
-        self.token = nn.Parameter(torch.randn(1, width) * 0.02) if config.pooling == "token" else None
+        self.token = (
+            nn.Parameter(torch.randn(1, width) * 0.02) if config.pooling == "token" else None
+        )
         self.position = LearnedPosition((side**2 + (self.token is not None),), width)
         self.dropout = nn.Dropout(config.block.dropout)
         self.encoder = Encoder(config.block, config.layers)
@@ -82,7 +91,9 @@ class ViT(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Class scores [B, classes] (logits) of normalized images float [B, C, H, W]; raises as `grid`."""
         grid, extra = self.grid(images), int(self.token is not None)
-        x = self.patches(images).flatten(2).mT  # [B, L, D], row by row; a strided convolution is one linear map per patch
+        x = (
+            self.patches(images).flatten(2).mT
+        )  # [B, L, D], row by row; a strided convolution is one linear map per patch
         if self.token is not None:
             x = torch.cat([self.token.expand(len(x), 1, -1), x], 1)
         x = self.encoder(self.dropout(x + interpolate_positions(self.position(), grid, extra)))
@@ -95,7 +106,9 @@ class ViT(nn.Module):
         if channels != self.config.channels:
             raise ValueError(f"images have {channels} channels, expected {self.config.channels}")
         if not height or not width or height % size or width % size:
-            raise ValueError(f"images of {height} x {width} pixels cannot be divided into patches of {size} x {size}")
+            raise ValueError(
+                f"images of {height} x {width} pixels cannot be divided into patches of {size} x {size}"
+            )
         return height // size, width // size
 
 
@@ -120,7 +133,9 @@ def attention_rollout(weights: Sequence[Tensor]) -> Tensor:
     Row i holds the share of each input token in output token i and sums to 1. Each layer mixes tokens half by its attention
     weights, averaged over heads, and half by the residual connection.
     """
-    rollout = identity = torch.eye(weights[0].shape[-1], dtype=weights[0].dtype, device=weights[0].device)
+    rollout = identity = torch.eye(
+        weights[0].shape[-1], dtype=weights[0].dtype, device=weights[0].device
+    )
     for weight in weights:
         mixed = 0.5 * weight.mean(-3) + 0.5 * identity
         rollout = mixed / mixed.sum(-1, keepdim=True) @ rollout
@@ -196,8 +211,12 @@ def class_names(data: ImageDataConfig, split: str = "train") -> tuple[str, ...]:
         raise TrajformerError("data.root: give a folder of images, `<split>/<class name>/*.png`")
     folder = Path(data.root, split)
     if not folder.is_dir():
-        raise TrajformerError(f"{folder}: no such folder; images are expected at {data.root}/{split}/<class name>/*.png")
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        raise TrajformerError(
+            f"{folder}: no such folder; images are expected at {data.root}/{split}/<class name>/*.png"
+        )
+    names = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
     if not names:
         raise TrajformerError(f"{folder}: has no subfolder for a class")
     return tuple(names)
@@ -213,9 +232,13 @@ def load_digits(split: str) -> tuple[Tensor, Tensor]:
     try:
         from sklearn import datasets  # type: ignore[import-untyped]
     except ImportError as error:
-        raise TrajformerError("data.dataset: digits needs scikit-learn (pip install scikit-learn)") from error
+        raise TrajformerError(
+            "data.dataset: digits needs scikit-learn (pip install scikit-learn)"
+        ) from error
     pixels, classes = datasets.load_digits(return_X_y=True)
-    index = pd.Series(classes).groupby(classes).cumcount().to_numpy() % 10  # index of an image within its class, modulo ten
+    index = (
+        pd.Series(classes).groupby(classes).cumcount().to_numpy() % 10
+    )  # index of an image within its class, modulo ten
     test, val = np.isin(index, (3, 8)), index == 6
     rows = {"train": ~(test | val), "val": val, "test": test}[split]
     image = torch.from_numpy(pixels[rows]).float().reshape(-1, 1, 8, 8) / 16.0
@@ -257,12 +280,16 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
     def check(self) -> None:
         """Check the values, and the number of classes in the data; an error names the field."""
         if self.model.channels not in (1, 3):
-            raise TrajformerError(f"model.channels: {self.model.channels}, expected 1 (gray) or 3 (color)")
+            raise TrajformerError(
+                f"model.channels: {self.model.channels}, expected 1 (gray) or 3 (color)"
+            )
         if self.data.normalise == "imagenet" and self.model.channels != 3:
             raise TrajformerError("data.normalise: imagenet needs model.channels 3")
         labels = self.labels or class_names(self.data)
         if len(labels) != self.model.classes:
-            raise TrajformerError(f"model.classes: {self.model.classes}, but there are {len(labels)}: {', '.join(labels)[:200]}")
+            raise TrajformerError(
+                f"model.classes: {self.model.classes}, but there are {len(labels)}: {', '.join(labels)[:200]}"
+            )
 
     def read(self, path: Path) -> Tensor:
         """Read an image file as [C, H, W] in 0..1 with the channels of the model; raises as `read_image`."""
@@ -270,7 +297,9 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
 
     def prepare(self, image: Tensor) -> Tensor:
         """Resize and normalize images [..., C, H, W] in 0..1 for the model."""
-        return normalize(resize(image, (self.model.image_size, self.model.image_size)), self.data.normalise)
+        return normalize(
+            resize(image, (self.model.image_size, self.model.image_size)), self.data.normalise
+        )
 
     def load(self, split: str) -> LabeledImages:
         """The labeled images of a split: train, val or test. Unreadable files are skipped and listed on standard error.
@@ -279,16 +308,24 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
         """
         if split not in SPLITS:
             raise TrajformerError(f"no split '{split}' (splits: {', '.join(SPLITS)})")
-        data, channels, size = self.data, self.model.channels, (self.model.image_size, self.model.image_size)
+        data, channels, size = (
+            self.data,
+            self.model.channels,
+            (self.model.image_size, self.model.image_size),
+        )
         labels, name = self.labels or class_names(data), f"{data.root or data.dataset}: {split}"
         if data.dataset == "digits":
             digits, label = load_digits(split)
-            return LabeledImages(name, to_bytes(resize(digits, size).expand(-1, channels, -1, -1)), label)
+            return LabeledImages(
+                name, to_bytes(resize(digits, size).expand(-1, channels, -1, -1)), label
+            )
         images, classes = [], []
         for kind in class_names(data, split):
             if kind not in labels:
                 known = ", ".join(labels)[:200]
-                raise TrajformerError(f"{data.root}: split '{split}' has a class '{kind}' that is not in {known}")
+                raise TrajformerError(
+                    f"{data.root}: split '{split}' has a class '{kind}' that is not in {known}"
+                )
             for path in list_images([Path(data.root, split, kind)]):
                 try:
                     images.append(to_bytes(resize(self.read(path), size)))
@@ -297,7 +334,9 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
                     sys.stderr.write(f"skipped {error}\n")
         if (number := len(labels)) != self.model.classes:
             known = f"{number} classes, but the model has {self.model.classes}"
-            raise TrajformerError(f"{name}: {known}; name them in the order of the outputs (`weights convert --labels`)")
+            raise TrajformerError(
+                f"{name}: {known}; name them in the order of the outputs (`weights convert --labels`)"
+            )
         if not images:
             raise TrajformerError(f"{data.root}: split '{split}' has no readable image")
         return LabeledImages(name, torch.stack(images), torch.tensor(classes))
@@ -316,15 +355,22 @@ class ClassificationModule(TaskModule):
         state, start = self.config.load_start(("image_size",))
         sizes, position = self.config.model, "position.tables.0"
         side = sizes.image_size // sizes.patch_size
-        state[position] = interpolate_positions(state[position], (side, side), int(sizes.pooling == "token"))
+        state[position] = interpolate_positions(
+            state[position], (side, side), int(sizes.pooling == "token")
+        )
         if start.names() != self.config.names():
-            state |= {f"head.{name}": torch.zeros_like(tensor) for name, tensor in self.model.head.state_dict().items()}
+            state |= {
+                f"head.{name}": torch.zeros_like(tensor)
+                for name, tensor in self.model.head.state_dict().items()
+            }
         self.model.load_state_dict(state)
 
     def training_step(self, batch: ImageBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
         image = augment_images(batch.image, self.config.augment, self.seed_step())
-        loss = F.cross_entropy(self(self.config.prepare(image)), batch.label, label_smoothing=self.config.smoothing)
+        loss = F.cross_entropy(
+            self(self.config.prepare(image)), batch.label, label_smoothing=self.config.smoothing
+        )
         return self.log_terms({"loss": loss}, len(batch.label))
 
     def validation_step(self, batch: ImageBatch, batch_idx: int) -> None:
@@ -332,14 +378,21 @@ class ClassificationModule(TaskModule):
         scores, count = self(self.config.prepare(batch.image)), len(batch.label)
         accuracy = (scores.argmax(-1) == batch.label).float().mean()
         self.log("val/accuracy", accuracy, prog_bar=True, batch_size=count, sync_dist=True)
-        self.log("val/cross_entropy", F.cross_entropy(scores, batch.label), batch_size=count, sync_dist=True)
+        self.log(
+            "val/cross_entropy",
+            F.cross_entropy(scores, batch.label),
+            batch_size=count,
+            sync_dist=True,
+        )
 
 
 # On a small split many checkpoints share the highest accuracy.
 TASK = Task(
     recipe=ClassificationRecipe,
     module=ClassificationModule,
-    data=lambda recipe: TaskData(recipe.load("train"), recipe.load("val"), recipe.data, recipe.seed),
+    data=lambda recipe: TaskData(
+        recipe.load("train"), recipe.load("val"), recipe.data, recipe.seed
+    ),
     monitor="val/cross_entropy",
     mode="min",
     shown=("val/accuracy", "val/cross_entropy"),

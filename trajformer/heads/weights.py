@@ -49,9 +49,18 @@ def attention_is_all_you_need(source: StateDictReader, options: Options) -> Conv
     heads = options.heads or HEADS
     names = {"source": "encoder.src_word_emb.weight", "target": "decoder.trg_word_emb.weight"}
     shapes = {name: source.peek(key, 2).shape for name, key in names.items()}
-    feedforward, width = source.peek("encoder.layer_stack.0.pos_ffn.w_1.weight", 2).shape[0], shapes["target"][1]
-    keys, values = (source.peek(f"encoder.layer_stack.0.slf_attn.{name}.weight", 2).shape[0] for name in ("w_qs", "w_vs"))
-    encoder, decoder = (source.count(f"{stack}.layer_stack.{{}}.slf_attn.fc.weight") for stack in ("encoder", "decoder"))
+    feedforward, width = (
+        source.peek("encoder.layer_stack.0.pos_ffn.w_1.weight", 2).shape[0],
+        shapes["target"][1],
+    )
+    keys, values = (
+        source.peek(f"encoder.layer_stack.0.slf_attn.{name}.weight", 2).shape[0]
+        for name in ("w_qs", "w_vs")
+    )
+    encoder, decoder = (
+        source.count(f"{stack}.layer_stack.{{}}.slf_attn.fc.weight")
+        for stack in ("encoder", "decoder")
+    )
     projection = source.take("trg_word_prj.weight", *shapes["target"])
     embeddings = {name: source.take(key, *shapes[name]) for name, key in names.items()}
     tied = torch.equal(projection, embeddings["target"])
@@ -66,9 +75,14 @@ def attention_is_all_you_need(source: StateDictReader, options: Options) -> Conv
         key = f"{stack}.position_enc.pos_table"
         table = sinusoid(torch.arange(source.peek(key, 3).shape[1], dtype=torch.float64), width)
         source.take_constant(key, table[None].float())
-    known = {"projection": projection} | {f"{name}.token": rows for name, rows in embeddings.items()}
+    known = {"projection": projection} | {
+        f"{name}.token": rows for name, rows in embeddings.items()
+    }
     # Rows of padding, start, end and unknown in the foreign vocabulary, then all others.
-    known = {f"transformer.{name}.weight": rows[[1, 2, 3, 0, *range(4, len(rows))]] for name, rows in known.items()}
+    known = {
+        f"transformer.{name}.weight": rows[[1, 2, 3, 0, *range(4, len(rows))]]
+        for name, rows in known.items()
+    }
     known["_extra_state"] = torch.zeros(1, dtype=torch.uint8)  # no tokenizer
     recipe = TranslationRecipe(model=config, data=TextConfig(vocabulary=0))
     return recipe, source.take_model(recipe.build_model, _TRANSFORMER, known)
@@ -82,7 +96,10 @@ _TIMM = {
     r"^encoder\.layers\.": "blocks.",
     r"attention\.norm": "norm1",
     r"attention\.sublayer\.out": "attn.proj",
-    **{rf"attention\.sublayer\.{part}\.(.*)": rf"attn.qkv.\1[{i}/3]" for i, part in enumerate(("query", "key", "value"))},
+    **{
+        rf"attention\.sublayer\.{part}\.(.*)": rf"attn.qkv.\1[{i}/3]"
+        for i, part in enumerate(("query", "key", "value"))
+    },
     r"feedforward\.norm": "norm2",
     r"feedforward\.sublayer\.0": "mlp.fc1",
     r"feedforward\.sublayer\.3": "mlp.fc2",
@@ -113,15 +130,28 @@ def hf_vit(source: StateDictReader, options: Options) -> Converted:
     return _convert_vit(source, options, _HF_VIT, 1e-12)
 
 
-def _convert_vit(source: StateDictReader, options: Options, rules: Rules, norm_eps: float) -> Converted:
+def _convert_vit(
+    source: StateDictReader, options: Options, rules: Rules, norm_eps: float
+) -> Converted:
     """Convert with the rules of a layout. Without biases of queries, keys and values, these are zero."""
     name = partial(foreign_name, rules=rules)
-    patches, positions = source.peek(name("patches.weight"), 4), source.peek(name("position.tables.0"), 3).shape[1]
+    patches, positions = (
+        source.peek(name("patches.weight"), 4),
+        source.peek(name("position.tables.0"), 3).shape[1],
+    )
     width, channels, height, columns = patches.shape
     layers = source.count(name("encoder.layers.{}.attention.norm.weight"))
     feedforward = len(source.peek(name("encoder.layers.0.feedforward.sublayer.0.weight"), 2))
     heads = options.heads or max(width // HEAD_WIDTH, 1)
-    block = BlockConfig(width, heads, feedforward, dropout=0.0, norm_first=True, activation="gelu", norm_eps=norm_eps)
+    block = BlockConfig(
+        width,
+        heads,
+        feedforward,
+        dropout=0.0,
+        norm_first=True,
+        activation="gelu",
+        norm_eps=norm_eps,
+    )
     classes = len(source.peek(name("head.weight"), 2))
     side = round((positions - 1) ** 0.5)
     if height != columns or not side or side**2 + 1 != positions:
@@ -130,7 +160,10 @@ def _convert_vit(source: StateDictReader, options: Options, rules: Rules, norm_e
             "and one position per patch of a square image plus one for the class token"
         )
     options.check_labels(classes, source.name)
-    recipe = ClassificationRecipe(model=ViTConfig(side * height, height, channels, classes, layers, block), labels=options.labels)
+    recipe = ClassificationRecipe(
+        model=ViTConfig(side * height, height, channels, classes, layers, block),
+        labels=options.labels,
+    )
     known = {"token": source.take(name("token"), 1, 1, width)[0]}
     known["position.tables.0"] = source.take(name("position.tables.0"), 1, positions, width)[0]
     if name("encoder.layers.0.attention.sublayer.query.bias").removesuffix("[0/3]") not in source:
@@ -167,7 +200,10 @@ _HF_DETR = {
     r"attn\.(q|k|v|out)\w*\.": r"attn.\1_proj.",
 }
 # ResNets below the name `backbone`
-_STATISTICS = {r"^backbone\.(.*)\.mean$": r"backbone.\1.running_mean", r"^backbone\.(.*)\.variance$": r"backbone.\1.running_var"}
+_STATISTICS = {
+    r"^backbone\.(.*)\.mean$": r"backbone.\1.running_mean",
+    r"^backbone\.(.*)\.variance$": r"backbone.\1.running_var",
+}
 _TORCHVISION = {
     r"^backbone\.stem\.": "backbone.conv1.",
     r"^backbone\.norm\.": "backbone.bn1.",
@@ -189,7 +225,9 @@ _HF_RESNET = {
 }
 
 
-def facebook_detr(source: StateDictReader, options: Options, stride: Literal[16, 32] = 32) -> Converted:
+def facebook_detr(
+    source: StateDictReader, options: Options, stride: Literal[16, 32] = 32
+) -> Converted:
     """Convert the authors' `DETR` without segmentation heads; the shapes do not show the stride: 16 is a dilated last stage."""
     rules = _FACEBOOK | _TORCHVISION | {r"^backbone\.(?!1\.)": "backbone.0.body."}
     return _convert_detr(source, options, rules, stride)
@@ -205,12 +243,27 @@ def hf_detr(source: StateDictReader, options: Options) -> Converted:
     return _convert_detr(source, options, _HF_DETR | names | {r"^backbone\.": prefix})
 
 
-def _convert_detr(source: StateDictReader, options: Options, rules: Rules, stride: Literal[16, 32] = 32) -> Converted:
+def _convert_detr(
+    source: StateDictReader, options: Options, rules: Rules, stride: Literal[16, 32] = 32
+) -> Converted:
     name = partial(foreign_name, rules=rules)
-    first, *rest = (source.count(name(f"backbone.stages.{stage}.{{}}.convolutions.0.weight")) for stage in range(4))
-    resnet = ResNetConfig((first, rest[0], rest[1], rest[2]), len(source.peek(name("backbone.stem.weight"), 4)), stride)
-    query, classes = source.peek(name("queries.weight"), 2), len(source.peek(name("classify.weight"), 2)) - 1
-    encoder, decoder = (source.count(name(f"{stack}.layers.{{}}.feedforward.norm.weight")) for stack in ("encoder", "decoder"))
+    first, *rest = (
+        source.count(name(f"backbone.stages.{stage}.{{}}.convolutions.0.weight"))
+        for stage in range(4)
+    )
+    resnet = ResNetConfig(
+        (first, rest[0], rest[1], rest[2]),
+        len(source.peek(name("backbone.stem.weight"), 4)),
+        stride,
+    )
+    query, classes = (
+        source.peek(name("queries.weight"), 2),
+        len(source.peek(name("classify.weight"), 2)) - 1,
+    )
+    encoder, decoder = (
+        source.count(name(f"{stack}.layers.{{}}.feedforward.norm.weight"))
+        for stack in ("encoder", "decoder")
+    )
     feedforward = len(source.peek(name("encoder.layers.0.feedforward.sublayer.0.weight"), 2))
     heads, norm_first = options.heads or HEADS, name("encoder.norm.weight") in source
     model = DetrConfig(

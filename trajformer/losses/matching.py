@@ -39,7 +39,9 @@ def match(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = AXES) -> Matc
 
 
 @torch.no_grad()
-def match_layers(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = ("layer", *AXES)) -> list[Match]:
+def match_layers(
+    cost: Tensor, target_mask: Tensor, axes: Sequence[str] = ("layer", *AXES)
+) -> list[Match]:
     """Match the predictions of L layers and the targets of N problems: costs [L, N, K, G] and bool [N, G] to L matches.
 
     With a single target (G = 1) the best prediction is an argmin on the device, and the host does not wait for it. Then there is
@@ -50,7 +52,9 @@ def match_layers(cost: Tensor, target_mask: Tensor, axes: Sequence[str] = ("laye
     layers, problems, predictions, targets = cost.shape
     if targets != 1 or not predictions:
         problem, *others = match(cost, target_mask, axes)
-        parts = (part.tensor_split(layers) for part in (problem % problems, *others))  # each layer has the same number of pairs
+        parts = (
+            part.tensor_split(layers) for part in (problem % problems, *others)
+        )  # each layer has the same number of pairs
         return [Match(*layer) for layer in zip(*parts, strict=True)]
     if cost.device.type == "cpu":
         _check_finite((~cost.isfinite() & target_mask[:, None]).nonzero(), axes)
@@ -76,5 +80,7 @@ def _assign(table: np.ndarray, shape: Sequence[int], axes: Sequence[str]) -> np.
 def _check_finite(bad: Tensor, axes: Sequence[str]) -> None:
     """Raise an error for the first index in int64 [n, axes], if there is one."""
     if len(bad):
-        index = ", ".join(f"{name} {number}" for name, number in zip(axes, bad[0].tolist(), strict=True))
+        index = ", ".join(
+            f"{name} {number}" for name, number in zip(axes, bad[0].tolist(), strict=True)
+        )
         raise ValueError(f"matching cost is not finite: {index}")

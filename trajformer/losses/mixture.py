@@ -42,7 +42,9 @@ class MixtureLossConfig(LossConfig, positive=("least_m",)):
         return mixture_loss(model(batch.observation), batch.truth.position, batch.truth.valid, self)
 
 
-def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
+def mixture_loss(
+    forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig
+) -> Terms:
     """The loss of a marginal forecast of K modes with a spread, sigma.
 
     The target is [B, S, F, 2] in the batch frame, `valid` bool [B, S, F]; agents without a valid step are ignored. Returns means
@@ -53,7 +55,9 @@ def mixture_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: Mixt
         raise ValueError("mixture_loss: expected a marginal forecast [B, S, K] with a scale")
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
-    return combine([_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config)
+    return combine(
+        [_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config
+    )
 
 
 def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLossConfig) -> Terms:
@@ -61,7 +65,9 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     error = forecast.position - target[:, :, None]  # [B, S, K, F, 2]
     distance = (error.detach().square().sum(-1) * valid[:, :, None]).sum(-1)
     nearest = distance.argmin(-1, keepdim=True)  # [B, S, 1]
-    error, sigma = (x.take_along_dim(nearest[..., None, None], 2).squeeze(2) for x in (error, forecast.scale))  # [B, S, F, 2]
+    error, sigma = (
+        x.take_along_dim(nearest[..., None, None], 2).squeeze(2) for x in (error, forecast.scale)
+    )  # [B, S, F, 2]
     # Below the lower bound, the gradient passes only if the error is larger: then it leads back above the bound.
     bounded = sigma.clamp(min=config.least_m)
     sigma = torch.where(error.detach().abs() > bounded, sigma + (bounded - sigma).detach(), bounded)
@@ -71,4 +77,7 @@ def _terms(forecast: Forecast, target: Tensor, valid: Tensor, config: MixtureLos
     known = valid.any(-1)
     count = total(known)
     log_probability = forecast.logit.log_softmax(-1).gather(-1, nearest).squeeze(-1)
-    return {"classification": -(log_probability * known).sum() / count, "regression": (nll.sum(-1) * valid).sum() / count}
+    return {
+        "classification": -(log_probability * known).sum() / count,
+        "regression": (nll.sum(-1) * valid).sum() / count,
+    }

@@ -92,14 +92,29 @@ def set_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: SetLossC
         ends.append(fde)
         costs.append(config.cost_ade * ade + config.cost_fde * fde)
         if config.cost_class:
-            costs[-1] = costs[-1] - config.cost_class * layer.logit.detach().flatten(0, 1).softmax(-1)[..., None]
+            costs[-1] = (
+                costs[-1]
+                - config.cost_class * layer.logit.detach().flatten(0, 1).softmax(-1)[..., None]
+            )
     matches = match_layers(torch.stack(costs), valid.any(-1))
     parts = zip(layers, ends, matches, strict=True)
-    return combine([_terms(layer, fde, pairs, target, valid, config) for layer, fde, pairs in parts], config)
+    return combine(
+        [_terms(layer, fde, pairs, target, valid, config) for layer, fde, pairs in parts], config
+    )
 
 
-def _terms(forecast: Forecast, fde: Tensor, pairs: Match, target: Tensor, valid: Tensor, config: SetLossConfig) -> Terms:
-    position, logit = forecast.position.flatten(0, 1), forecast.logit.flatten(0, 1)  # [N, K, F, 2], [N, K]
+def _terms(
+    forecast: Forecast,
+    fde: Tensor,
+    pairs: Match,
+    target: Tensor,
+    valid: Tensor,
+    config: SetLossConfig,
+) -> Terms:
+    position, logit = (
+        forecast.position.flatten(0, 1),
+        forecast.logit.flatten(0, 1),
+    )  # [N, K, F, 2], [N, K]
     exists = valid.any(-1)
     problem, mode, future = pairs
     truth, mask = target[problem, future], valid[problem, future]
@@ -108,15 +123,21 @@ def _terms(forecast: Forecast, fde: Tensor, pairs: Match, target: Tensor, valid:
     regression, endpoint = _errors(position[problem, mode], truth, mask, config)
     terms = {"regression": regression / count, "endpoint": endpoint / count}
     if config.single:
-        terms["single"] = torch.stack(_errors(position[problem, 0], truth, mask, config)).sum() / count
+        terms["single"] = (
+            torch.stack(_errors(position[problem, 0], truth, mask, config)).sum() / count
+        )
     log_probability = logit.log_softmax(-1)
     nearest = torch.where(exists[:, None], fde, _FAR_M).amin(-1)[problem]  # [M, K]
     terms["classification"] = -(log_probability[problem, mode] * real).sum() / count
-    terms["confidence"] = (confidence_divergence(logit[problem], nearest, config.temperature_m) * real).sum() / count
+    terms["confidence"] = (
+        confidence_divergence(logit[problem], nearest, config.temperature_m) * real
+    ).sum() / count
     return terms
 
 
-def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConfig) -> tuple[Tensor, Tensor]:
+def _errors(
+    position: Tensor, target: Tensor, valid: Tensor, config: SetLossConfig
+) -> tuple[Tensor, Tensor]:
     """Smooth L1 of positions [M, F, 2]: mean over valid steps, and value in the last valid step; sums over M."""
     gap = position - target
     if config.error == "distance":
@@ -127,7 +148,9 @@ def _errors(position: Tensor, target: Tensor, valid: Tensor, config: SetLossConf
 
 def huber(gap: Tensor, valid: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """Smooth L1 of gaps [..., F, 2]: mean over valid steps, bool [..., F], and value in the last valid step, each [...]."""
-    error = F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=beta).sum(-1) * valid
+    error = (
+        F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none", beta=beta).sum(-1) * valid
+    )
     mean = error.sum(-1) / valid.sum(-1).clamp(min=1)
     return mean, error.take_along_dim(last_valid(valid)[..., None], -1).squeeze(-1)
 
@@ -144,7 +167,9 @@ def pairwise_errors(position: Tensor, target: Tensor, valid: Tensor) -> tuple[Te
 
 def confidence_divergence(logit: Tensor, fde: Tensor, temperature_m: float) -> Tensor:
     """KL divergence [...] from softmax(-FDE / temperature) to the scores, over the modes of logits and FDE [..., K]."""
-    return F.kl_div(logit.log_softmax(-1), (-fde / temperature_m).softmax(-1), reduction="none").sum(-1)
+    return F.kl_div(
+        logit.log_softmax(-1), (-fde / temperature_m).softmax(-1), reduction="none"
+    ).sum(-1)
 
 
 def last_valid(valid: Tensor) -> Tensor:
@@ -171,21 +196,32 @@ def world_loss(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldL
     ValueError: the forecast is marginal, or an error is not finite.
     """
     if not forecast.is_joint:
-        raise ValueError("world_loss: expected a joint forecast [B, K], not a marginal one [B, S, K]")
+        raise ValueError(
+            "world_loss: expected a joint forecast [B, K], not a marginal one [B, S, K]"
+        )
     if forecast.pose is not None:
         target = to_frame(target, forecast.pose[:, :, None])
-    return combine([_world_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)], config)
+    return combine(
+        [_world_terms(layer, target, valid, config) for layer in (forecast, *forecast.auxiliary)],
+        config,
+    )
 
 
-def _world_terms(forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig) -> Terms:
+def _world_terms(
+    forecast: Forecast, target: Tensor, valid: Tensor, config: WorldLossConfig
+) -> Terms:
     known = valid.any(-1)  # [B, S]
     share = known / known.sum(-1, keepdim=True).clamp(min=1)
     truth = target.flatten(0, 1)[:, None], valid.flatten(0, 1)[:, None]  # one future of each target
     errors = pairwise_errors(forecast.position.detach().flatten(0, 1), *truth)
     # A sum, not a matrix product, which autocast would compute in half precision.
-    ade, fde = ((error.view(*known.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors)  # [B, K]
+    ade, fde = (
+        (error.view(*known.shape, forecast.num_modes) * share[..., None]).sum(1) for error in errors
+    )  # [B, K]
     real = known.any(-1)
-    [(scene, world, _)] = match_layers((config.cost_ade * ade + config.cost_fde * fde)[None, ..., None], real[:, None])
+    [(scene, world, _)] = match_layers(
+        (config.cost_ade * ade + config.cost_fde * fde)[None, ..., None], real[:, None]
+    )
     count = total(real)
     gap = forecast.position[scene, :, world] - target  # [B, S, F, 2]
     mean, last = huber(gap, valid, config.huber_m)

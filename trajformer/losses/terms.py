@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from trajformer.config import Config
 from trajformer.data.batch import SceneBatch
-from trajformer.errors import Config
 
 Terms = dict[str, Tensor]  # scalars by name; only "loss" has a gradient
 
@@ -61,7 +61,9 @@ def weigh(terms: Terms, config: object) -> Tensor:
     return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
 
 
-def combine(layers: Sequence[Terms], config: Any, weigh: Callable[[Terms, Any], Tensor] = weigh) -> Terms:
+def combine(
+    layers: Sequence[Terms], config: Any, weigh: Callable[[Terms, Any], Tensor] = weigh
+) -> Terms:
     """Combine the terms of all decoder layers: the last layer, then the layers before it.
 
     Returns the terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",

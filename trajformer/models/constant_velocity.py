@@ -15,7 +15,10 @@ from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.scenes.geometry import rotate
 
 WINDOW_S = 0.5  # of the mean velocity
-SPEED_SPREAD, TURN_SPREAD = 0.3, 0.15  # standard deviations of the factor of the speed, and of the direction in radians
+SPEED_SPREAD, TURN_SPREAD = (
+    0.3,
+    0.15,
+)  # standard deviations of the factor of the speed, and of the direction in radians
 SAMPLED_TURN_SPREAD = math.radians(25.0)
 
 
@@ -53,11 +56,17 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
         start, mean = extrapolate(observation, targets)
         velocity, last = mean, last_valid(observation.valid[:, :targets])[..., None]
         if self.config.recorded:
-            velocity = observation.velocity[:, :targets].take_along_dim(last[..., None], 2).squeeze(2)
+            velocity = (
+                observation.velocity[:, :targets].take_along_dim(last[..., None], 2).squeeze(2)
+            )
         if self.config.along_heading:
             speed = velocity.norm(dim=-1, keepdim=True)
-            velocity = rotate(torch.cat([speed, torch.zeros_like(speed)], -1), observation.pose[:, :targets, 2])
-        start = start + (velocity - mean) * (observation.num_history - 1 - last) * observation.period_s
+            velocity = rotate(
+                torch.cat([speed, torch.zeros_like(speed)], -1), observation.pose[:, :targets, 2]
+            )
+        start = (
+            start + (velocity - mean) * (observation.num_history - 1 - last) * observation.period_s
+        )
         factor = (1.0 + SPEED_SPREAD * self.noise[0].to(velocity)).clamp(min=0.0)  # [K]
         turn = TURN_SPREAD * self.noise[1].to(velocity)
         velocity = rotate(velocity[:, :, None], turn) * factor[:, None]
@@ -88,21 +97,30 @@ class SampledConstantVelocity(Forecaster, config=SampledConstantVelocityConfig):
     density, so that the smallest change of direction is the most probable.
     """
 
-    def __init__(self, config: SampledConstantVelocityConfig = SampledConstantVelocityConfig()) -> None:
+    def __init__(
+        self, config: SampledConstantVelocityConfig = SampledConstantVelocityConfig()
+    ) -> None:
         super().__init__()
         self.config = config
 
     def forward(self, observation: Observation) -> Forecast:
         """Extrapolate the mean velocity of the last observed steps of each target in K directions."""
         start, velocity = extrapolate(observation, observation.num_targets)
-        noise = named_noise(observation, observation.num_targets, self.config.modes, self.config.seed).to(velocity)
-        position = _positions(observation, start, rotate(velocity[:, :, None], SAMPLED_TURN_SPREAD * noise))
+        noise = named_noise(
+            observation, observation.num_targets, self.config.modes, self.config.seed
+        ).to(velocity)
+        position = _positions(
+            observation, start, rotate(velocity[:, :, None], SAMPLED_TURN_SPREAD * noise)
+        )
         return Forecast(position, -0.5 * noise**2, observation.frame)
 
 
 def _positions(observation: Observation, start: Tensor, velocity: Tensor) -> Tensor:
     """Future positions [B, S, K, F, 2] for `start` [B, S, 2] and velocities [B, S, K, 2]."""
-    time = torch.arange(1, observation.num_future + 1, device=velocity.device, dtype=velocity.dtype) * observation.period_s
+    time = (
+        torch.arange(1, observation.num_future + 1, device=velocity.device, dtype=velocity.dtype)
+        * observation.period_s
+    )
     return start[:, :, None, None] + velocity[..., None, :] * time[:, None]
 
 
@@ -119,7 +137,9 @@ def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Te
     first = (valid & (index >= last[..., None] - steps)).int().argmax(-1)
     earlier = valid & (index < last[..., None])
     first = torch.where((first == last) & earlier.any(-1), last_valid(earlier), first)
-    start, end = (position.take_along_dim(step[..., None, None], 2).squeeze(2) for step in (first, last))
+    start, end = (
+        position.take_along_dim(step[..., None, None], 2).squeeze(2) for step in (first, last)
+    )
     span = ((last - first) * observation.period_s)[..., None]
     velocity = torch.where(span > 0, (end - start) / span.clamp(min=1e-6), torch.zeros_like(end))
     unseen = ((observation.num_history - 1 - last) * observation.period_s)[..., None]

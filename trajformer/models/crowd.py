@@ -30,7 +30,9 @@ from trajformer.scenes.geometry import rotate, to_frame
 
 
 @dataclass(frozen=True)
-class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history")):
+class CrowdConfig(
+    ModelConfig, positive=("num_future", "modes", "time_layers", "max_neighbors", "max_history")
+):
     """Sizes and reach.
 
     Attributes:
@@ -48,7 +50,9 @@ class CrowdConfig(ModelConfig, positive=("num_future", "modes", "time_layers", "
 
     num_future: int = 12
     modes: int = 20
-    block: BlockConfig = field(default_factory=lambda: BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0))
+    block: BlockConfig = field(
+        default_factory=lambda: BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
+    )
     time_layers: int = 2
     social_layers: int = 1
     radius_m: float = 4.0
@@ -65,7 +69,9 @@ class AgentTracks:
     pose: Tensor  # [B, A, 3], in the batch frame: last observed position; direction of the net displacement, or the heading
     unit: Tensor  # [B, A], unit of length in metres, about the mean step length
     rest: Tensor  # bool [B, A], steps are known, and none is longer than a fifth of `step_m`
-    step: Tensor  # [B, A, H, 2], displacements of a step in metres; means over gaps, zero if unknown
+    step: (
+        Tensor  # [B, A, H, 2], displacements of a step in metres; means over gaps, zero if unknown
+    )
     known: Tensor  # bool [B, A, H], True for known displacements
     xy: Tensor  # [B, A, H, 2], positions in metres
 
@@ -82,10 +88,16 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     angle = torch.where(moved, angle, observation.pose[..., 2])
     pose = torch.cat([end, angle[..., None]], -1)
     number = torch.arange(valid.shape[-1], device=valid.device)
-    before = F.pad(torch.where(valid, number, -1).cummax(-1).values[..., :-1], (1, 0), value=-1)  # step in which it was seen last
+    before = F.pad(
+        torch.where(valid, number, -1).cummax(-1).values[..., :-1], (1, 0), value=-1
+    )  # step in which it was seen last
     known = valid & (before >= 0)
     xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
-    step = (xy - xy.take_along_dim(before.clamp(min=0)[..., None], 2)) / (number - before)[..., None] * known[..., None]
+    step = (
+        (xy - xy.take_along_dim(before.clamp(min=0)[..., None], 2))
+        / (number - before)[..., None]
+        * known[..., None]
+    )
     rest = known.any(-1) & (step.norm(dim=-1).amax(-1) <= step_m / 5)
     return AgentTracks(pose, (length.square() + step_m**2).sqrt(), rest, step, known, xy)
 
@@ -104,8 +116,12 @@ class History(nn.Module):
         """The token of the last step [B, A, D]; `valid` [B, A, H] masks unseen steps."""
         unit, known = tracks.unit[..., None, None], tracks.known[..., None].float()
         scale = unit.log().expand_as(known)
-        tokens = self.token(torch.cat([0.3 * tracks.xy / unit, tracks.step / unit, known, scale], -1))  # [B, A, H, D]
-        tokens = tokens + self.time()[-tokens.shape[2] :]  # positions count back from the last observed step
+        tokens = self.token(
+            torch.cat([0.3 * tracks.xy / unit, tracks.step / unit, known, scale], -1)
+        )  # [B, A, H, D]
+        tokens = (
+            tokens + self.time()[-tokens.shape[2] :]
+        )  # positions count back from the last observed step
         return self.encoder.token(tokens, -1, valid[:, :, None])
 
 
@@ -123,13 +139,24 @@ class NeighborAttention(nn.Module):
         """Features of the targets [B, S, D] to the same shape."""
         index, near = neighbors(observation, self.config.radius_m, self.config.max_neighbors)
         pose = tracks.pose[:, : observation.num_targets]
-        velocity = rotate(tracks.step[:, :, -1], tracks.pose[..., 2]) / observation.period_s  # in the batch frame
-        velocity = rotate(take(velocity, index), -pose[:, :, None, 2])  # [B, S, n, 2], in the frame of the target
-        relative = velocity - (tracks.step[:, : observation.num_targets, -1] / observation.period_s)[:, :, None]
+        velocity = (
+            rotate(tracks.step[:, :, -1], tracks.pose[..., 2]) / observation.period_s
+        )  # in the batch frame
+        velocity = rotate(
+            take(velocity, index), -pose[:, :, None, 2]
+        )  # [B, S, n, 2], in the frame of the target
+        relative = (
+            velocity
+            - (tracks.step[:, : observation.num_targets, -1] / observation.period_s)[:, :, None]
+        )
         point = to_frame(take(tracks.pose[..., :2], index), pose[:, :, None])
         distance = point.norm(dim=-1, keepdim=True)
-        tokens = self.token(torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), velocity, relative], -1))
-        out = self.attention.sublayer(self.attention.pre(x)[:, :, None], tokens, mask=near[:, :, None])
+        tokens = self.token(
+            torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), velocity, relative], -1)
+        )
+        out = self.attention.sublayer(
+            self.attention.pre(x)[:, :, None], tokens, mask=near[:, :, None]
+        )
         return self.feedforward(self.attention.post(x, out.squeeze(2)))
 
 
@@ -150,7 +177,9 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         """The set loss has to train the first mode as the single prediction (TrajformerError: `single` is 0)."""
         config = SetLossConfig(single=0.1) if config is None else config
         if not config.single:
-            raise TrajformerError("loss.set.single: 0, but the first mode of this model is its single prediction; use 0.1")
+            raise TrajformerError(
+                "loss.set.single: 0, but the first mode of this model is its single prediction; use 0.1"
+            )
         return config
 
     def forward(self, observation: Observation) -> Forecast:
@@ -161,13 +190,28 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         for layer in self.social:
             x = layer(x, tracks, observation)
         x = self.norm(x)
-        offset = self.trajectory(x).float().unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
-        straight = torch.arange(1, self.config.num_future + 1, device=x.device)[:, None] * tracks.step[:, :targets, -1:]
+        offset = (
+            self.trajectory(x)
+            .float()
+            .unflatten(-1, (self.config.modes, self.config.num_future, 2))
+            .cumsum(-2)
+        )
+        straight = (
+            torch.arange(1, self.config.num_future + 1, device=x.device)[:, None]
+            * tracks.step[:, :targets, -1:]
+        )
         if not self.training:  # a network moves agents at rest a little, which makes mode 0 worse than constant velocity
-            none = tracks.rest[:, :targets, None] & (torch.arange(self.config.modes, device=x.device) == 0)
+            none = tracks.rest[:, :targets, None] & (
+                torch.arange(self.config.modes, device=x.device) == 0
+            )
             offset = offset.masked_fill(none[..., None, None], 0.0)
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]
-        forecast = Forecast(straight[:, :, None] + offset, self.score(x).float(), Frame.AGENT, tracks.pose[:, :targets])
+        forecast = Forecast(
+            straight[:, :, None] + offset,
+            self.score(x).float(),
+            Frame.AGENT,
+            tracks.pose[:, :targets],
+        )
         if self.training:
             return forecast
         logit = consensus(forecast, self.config.consensus_m).logit

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from trajformer.config import Config
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import Config
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.scenes.spec import DataSpec
 
@@ -35,9 +35,9 @@ class Forecaster(nn.Module):
     losses: tuple[type[Any], ...] = (SetLossConfig,)
     joint: bool = False
     equivariant: bool = True
-    partial: bool = False
-    trained: tuple[str, ...] = ()
-    outer: tuple[str, ...] = ()
+    find_unused_parameters: bool = False
+    compiled_methods: tuple[str, ...] = ()
+    muon_exclude: tuple[str, ...] = ()
     needs_first_stage: bool = False
     trained_on: DataSpec = DataSpec()
     batch_config: BatchConfig = BatchConfig()
@@ -49,10 +49,12 @@ class Forecaster(nn.Module):
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile `forward` and the methods `trained`."""
         super().compile(*args, **kwargs)
-        for name in self.trained:
+        for name in self.compiled_methods:
             self.__dict__[name] = torch.compile(getattr(self, name), *args, **kwargs)
 
-    def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
+    def prepare(
+        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+    ) -> None:
         """Fit constants of the model to the training data, once before training. The default does nothing.
 
         Store the results in parameters or buffers, so that checkpoints contain them. The same arguments must give the same
@@ -78,7 +80,15 @@ class ModelConfig(Config):
 
 @dataclass(frozen=True)
 class SceneModelConfig(
-    ModelConfig, positive=("num_future", "modes", "max_history", "steps_per_token", "max_polylines", "map_width")
+    ModelConfig,
+    positive=(
+        "num_future",
+        "modes",
+        "max_history",
+        "steps_per_token",
+        "max_polylines",
+        "map_width",
+    ),
 ):
     """Fields that the configs of most models share.
 
@@ -122,7 +132,9 @@ class Predictor:
     """A model that is ready to run."""
 
     model: nn.Module  # in evaluation mode, on `device`
-    batch: BatchConfig = field(default_factory=BatchConfig)  # settings that turn scenes into its input
+    batch: BatchConfig = field(
+        default_factory=BatchConfig
+    )  # settings that turn scenes into its input
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of the model
     joint: bool = False  # predict joint futures of the whole scene
 

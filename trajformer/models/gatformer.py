@@ -32,7 +32,15 @@ from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus
-from trajformer.models.tokens import LENGTH_SCALE_M, MotionTokenizer, PolylineEncoder, mlp, nearest, pose_features, take
+from trajformer.models.tokens import (
+    LENGTH_SCALE_M,
+    MotionTokenizer,
+    PolylineEncoder,
+    mlp,
+    nearest,
+    pose_features,
+    take,
+)
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame
 
 
@@ -69,7 +77,9 @@ class Lanes(PolylineEncoder):
         """Nodes [B, M, D] and their poses [B, M, 3]."""
         middle = observation.polyline.shape[2] // 2
         ahead = observation.polyline[:, :, middle] - observation.polyline[:, :, middle - 1]
-        pose = torch.cat([observation.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1)
+        pose = torch.cat(
+            [observation.polyline[:, :, middle], torch.atan2(ahead[..., 1:], ahead[..., :1])], -1
+        )
         point = to_frame(observation.polyline, pose[:, :, None]) / LENGTH_SCALE_M
         return self.encode(observation, point), pose
 
@@ -80,28 +90,47 @@ class SceneGraph(nn.Module):
     def __init__(self, config: GatformerConfig) -> None:
         super().__init__()
         self.config, width = config, config.block.width
-        self.agent, self.lane = (nn.Sequential(nn.Linear(size, width), nn.ReLU()) for size in (7, 5))
+        self.agent, self.lane = (
+            nn.Sequential(nn.Linear(size, width), nn.ReLU()) for size in (7, 5)
+        )
 
     def forward(self, observation: Observation, lane: Tensor, receivers: int) -> Graph:
         """Edges of the first `receivers` agents to other agents and to lanes with poses `lane` [B, M, 3]."""
         config, valid = self.config, observation.valid & observation.agent_mask[..., None]
-        step = torch.arange(observation.num_history - 1, 0, -config.steps_per_token, device=lane.device).flip(0)
-        pose = torch.cat([observation.position, observation.heading[..., None]], -1)[:, :, step].transpose(1, 2)  # [B, T, A, 3]
+        step = torch.arange(
+            observation.num_history - 1, 0, -config.steps_per_token, device=lane.device
+        ).flip(0)
+        pose = torch.cat([observation.position, observation.heading[..., None]], -1)[
+            :, :, step
+        ].transpose(1, 2)  # [B, T, A, 3]
         velocity = observation.velocity[:, :, step].transpose(1, 2).flatten(0, 1)  # [B * T, A, 2]
         exists = valid[:, :receivers, step].transpose(1, 2)
-        visible = (valid[:, :, step] & valid[..., -1:]).transpose(1, 2)  # agents that are lost later have no incoming edges
+        visible = (valid[:, :, step] & valid[..., -1:]).transpose(
+            1, 2
+        )  # agents that are lost later have no incoming edges
         # The frame of a receiver: its position in this step and, as for its displacement vectors, its last heading.
         heading = observation.pose[:, None, :receivers, 2:].expand(*exists.shape, 1)
         frame = torch.cat([pose[:, :, :receivers, :2], heading], -1)  # [B, T, R, 3]
-        nodes = (frame.flatten(0, 1), exists.flatten(0, 1), pose.flatten(0, 1), visible.flatten(0, 1))
+        nodes = (
+            frame.flatten(0, 1),
+            exists.flatten(0, 1),
+            pose.flatten(0, 1),
+            visible.flatten(0, 1),
+        )
         index, real, relative = _nearest_nodes(*nodes, config.social_radius_m, config.max_neighbors)
-        velocity = rotate(take(velocity, index), -frame.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
+        velocity = (
+            rotate(take(velocity, index), -frame.flatten(0, 1)[:, :, None, 2]) / LENGTH_SCALE_M
+        )
         agent_edges = Edges.from_neighbors(index, real, pose.shape[2])
         agents = self.agent(torch.cat([pose_features(relative), velocity], -1)).flatten(0, 2)
         nodes = (frame.flatten(1, 2), exists.flatten(1, 2), lane, observation.polyline_mask)
         index, real, relative = _nearest_nodes(*nodes, config.map_radius_m, config.max_polylines)
-        edges = agent_edges.concat(Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel())
-        return Graph(receivers, edges, torch.cat([agents, self.lane(pose_features(relative)).flatten(0, 2)]))
+        edges = agent_edges.concat(
+            Edges.from_neighbors(index, real, lane.shape[1]), pose.shape[:3].numel()
+        )
+        return Graph(
+            receivers, edges, torch.cat([agents, self.lane(pose_features(relative)).flatten(0, 2)])
+        )
 
 
 def _nearest_nodes(
@@ -111,7 +140,9 @@ def _nearest_nodes(
 
     Returns indices [N, R, n], bool [N, R, n]: False for missing nodes, and relative poses [N, R, n, 3].
     """
-    index, real = nearest(pairwise_distances(frame[..., :2], pose[..., :2]), visible[:, None], radius_m, count)
+    index, real = nearest(
+        pairwise_distances(frame[..., :2], pose[..., :2]), visible[:, None], radius_m, count
+    )
     return index, real & exists[..., None], relative_pose(take(pose, index), frame[:, :, None])
 
 
@@ -150,8 +181,14 @@ class Worlds(nn.Module):
         def repeat(value: Tensor) -> Tensor:
             return value[:, None].expand(-1, x.shape[1], *value.shape[1:])
 
-        edges = Edges.from_neighbors(repeat(index).flatten(0, 1), repeat(real).flatten(0, 1), observation.num_targets)
-        graph = Graph(observation.num_targets, edges, repeat(self.place(pose_features(relative))).flatten(0, 3))
+        edges = Edges.from_neighbors(
+            repeat(index).flatten(0, 1), repeat(real).flatten(0, 1), observation.num_targets
+        )
+        graph = Graph(
+            observation.num_targets,
+            edges,
+            repeat(self.place(pose_features(relative))).flatten(0, 3),
+        )
         return self.block(x, x.new_zeros(len(x), 0, x.shape[-1]), graph).transpose(1, 2)
 
 
@@ -163,11 +200,19 @@ class Gatformer(Forecaster, config=GatformerConfig):
         self.joint = config.joint
         self.losses = (WorldLossConfig if config.joint else SetLossConfig,)
         self.config, width = config, config.block.width
-        self.motion, self.lanes = MotionTokenizer(width, config.steps_per_token), Lanes(width, config.map_width)
-        self.time = LearnedPosition((-(-(config.max_history - 1) // config.steps_per_token),), width)
+        self.motion, self.lanes = (
+            MotionTokenizer(width, config.steps_per_token),
+            Lanes(width, config.map_width),
+        )
+        self.time = LearnedPosition(
+            (-(-(config.max_history - 1) // config.steps_per_token),), width
+        )
         self.graph = SceneGraph(config)
         self.layers = nn.ModuleList(GraphBlock(config.block) for _ in range(config.graph_layers))
-        self.encoder, self.decoder = Encoder(config.block, config.encoder_layers), Decoder(config.block, config.decoder_layers)
+        self.encoder, self.decoder = (
+            Encoder(config.block, config.encoder_layers),
+            Decoder(config.block, config.decoder_layers),
+        )
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.modes, width)))
         self.worlds = Worlds(config) if config.joint else None
         self.trajectory = mlp(width, width, config.num_future * 2)
@@ -179,17 +224,25 @@ class Gatformer(Forecaster, config=GatformerConfig):
         x, known = self._agent_features(observation)
         keys = known[:, :, None]
         queries = self.queries.expand(*known.shape[:2], -1, -1)
-        mode = self.decoder(queries, self.encoder(x, keys), memory_mask=keys, position=self.queries)[-1]
+        mode = self.decoder(
+            queries, self.encoder(x, keys), memory_mask=keys, position=self.queries
+        )[-1]
         if self.worlds is not None:
             mode = self.worlds(observation, mode)
         scored = mode if self.worlds is None else world_features(observation, mode)
         forecast = forecast_from_offsets(observation, self.trajectory(mode), self.score(scored))
-        return forecast if self.training or forecast.is_joint else consensus(forecast, self.config.consensus_m)
+        return (
+            forecast
+            if self.training or forecast.is_joint
+            else consensus(forecast, self.config.consensus_m)
+        )
 
     def _agent_features(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Features of the targets in each step after the graph layers [B, S, T, D], and their mask bool [B, S, T]."""
         token, real = self.motion(observation)
-        x = (token + self.time(token.shape[2]).flip(0)).transpose(1, 2)  # positions count back from the last observed step
+        x = (token + self.time(token.shape[2]).flip(0)).transpose(
+            1, 2
+        )  # positions count back from the last observed step
         lane, pose = self.lanes(observation)
         *earlier, last = self.layers
         if earlier:

@@ -12,12 +12,18 @@ from trajformer.models.tokens import last_velocity
 from trajformer.scenes.geometry import rotate
 
 
-def check_lengths(observation: Observation, num_future: int, max_history: int | None = None) -> None:
+def check_lengths(
+    observation: Observation, num_future: int, max_history: int | None = None
+) -> None:
     """Check the horizon, and that the history is not longer than `max_history` (TrajformerError: other lengths)."""
     if observation.num_future != num_future:
-        raise TrajformerError(f"scenes have {observation.num_future} future steps, the model predicts {num_future}")
+        raise TrajformerError(
+            f"scenes have {observation.num_future} future steps, the model predicts {num_future}"
+        )
     if max_history is not None and observation.num_history > max_history:
-        raise TrajformerError(f"scenes have {observation.num_history} observed steps, the model has max_history {max_history}")
+        raise TrajformerError(
+            f"scenes have {observation.num_history} observed steps, the model has max_history {max_history}"
+        )
 
 
 def world_features(observation: Observation, x: Tensor) -> Tensor:
@@ -29,7 +35,9 @@ def constant_velocity_path(observation: Observation) -> Tensor:
     """Positions [B, S, 1, F, 2] for a constant velocity, the last observed one, in the frame of each target."""
     targets = slice(0, observation.num_targets)
     velocity = rotate(last_velocity(observation)[:, targets], -observation.pose[:, targets, 2])
-    time = torch.arange(1, observation.num_future + 1, device=velocity.device) * observation.period_s
+    time = (
+        torch.arange(1, observation.num_future + 1, device=velocity.device) * observation.period_s
+    )
     return velocity[:, :, None, None] * time[:, None]
 
 
@@ -40,4 +48,9 @@ def forecast_from_offsets(observation: Observation, offset: Tensor, score: Tenso
     """
     offset = offset.unflatten(-1, (observation.num_future, 2)).float()
     pose = observation.pose[:, : observation.num_targets]
-    return Forecast(constant_velocity_path(observation) + offset.cumsum(-2), score.squeeze(-1).float(), Frame.AGENT, pose)
+    return Forecast(
+        constant_velocity_path(observation) + offset.cumsum(-2),
+        score.squeeze(-1).float(),
+        Frame.AGENT,
+        pose,
+    )

@@ -39,7 +39,15 @@ from trajformer.scenes.scene import AgentKind
 
 @dataclass(frozen=True)
 class LaneSetConfig(
-    ModelConfig, positive=("num_future", "modes", "steps_per_token", "lstm_layers", "max_neighbors", "max_polylines")
+    ModelConfig,
+    positive=(
+        "num_future",
+        "modes",
+        "steps_per_token",
+        "lstm_layers",
+        "max_neighbors",
+        "max_polylines",
+    ),
 ):
     """Sizes and radii of the lane-set transformer, by default as in the paper.
 
@@ -61,7 +69,9 @@ class LaneSetConfig(
     consensus_m: float = 1.0
     steps_per_token: int = 1
     lstm_layers: int = 2
-    block: BlockConfig = field(default_factory=lambda: BlockConfig(width=256, heads=8, feedforward=1024))
+    block: BlockConfig = field(
+        default_factory=lambda: BlockConfig(width=256, heads=8, feedforward=1024)
+    )
     agent_layers: int = 2
     social_radius_m: float = 56.0
     max_neighbors: int = 24
@@ -84,10 +94,14 @@ class History(nn.Module):
         order = seen.int().argsort(dim=-1, descending=True, stable=True)
         # Seen steps are moved to the front; the states after the last seen step are not used.
         vector = vector.gather(1, order[..., None].expand_as(vector))
-        with torch.autocast(vector.device.type, enabled=False):  # not every CPU has an LSTM in bfloat16
+        with torch.autocast(
+            vector.device.type, enabled=False
+        ):  # not every CPU has an LSTM in bfloat16
             state, _ = self.lstm(vector.float())
         last = (seen.sum(-1) - 1).clamp(min=0)
-        state = state[torch.arange(len(state), device=state.device), last] * seen.any(-1, keepdim=True)
+        state = state[torch.arange(len(state), device=state.device), last] * seen.any(
+            -1, keepdim=True
+        )
         return state.unflatten(0, observation.agent_mask.shape) + self.kind(observation.agent_kind)
 
 
@@ -97,7 +111,9 @@ class AgentGraph(nn.Module):
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
         self.history = History(config)
-        self.tokens = NeighborTokenizer(config.block.width, config.social_radius_m, config.max_neighbors)
+        self.tokens = NeighborTokenizer(
+            config.block.width, config.social_radius_m, config.max_neighbors
+        )
         self.encoder = Encoder(config.block, config.agent_layers)
 
     def forward(self, observation: Observation) -> Tensor:
@@ -112,11 +128,18 @@ class LaneSet(nn.Module):
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
         block, self.config = config.block, config
-        self.point, self.attribute = nn.Linear(5, block.width), nn.Linear(NUM_ATTRIBUTES, block.width)
-        self.waypoint = nn.Sequential(nn.LayerNorm(block.width), nn.ReLU(), nn.Linear(block.width, block.width))
+        self.point, self.attribute = (
+            nn.Linear(5, block.width),
+            nn.Linear(NUM_ATTRIBUTES, block.width),
+        )
+        self.waypoint = nn.Sequential(
+            nn.LayerNorm(block.width), nn.ReLU(), nn.Linear(block.width, block.width)
+        )
         self.look, self.lane = block.attention(), Residual(block, FeedForward(block))
         self.norm = nn.LayerNorm(block.width)
-        self.choose = SeparateAttention(block.width, block.heads, config.modes, dropout=block.attention_dropout)
+        self.choose = SeparateAttention(
+            block.width, block.heads, config.modes, dropout=block.attention_dropout
+        )
         self.mode = Residual(block, FeedForward(block))
 
     def forward(self, observation: Observation, agent: Tensor) -> Tensor:
@@ -134,7 +157,9 @@ class LaneSet(nn.Module):
         step = point[..., 1:, :] - point[..., :-1, :]
         step = torch.cat([step, step[..., -1:, :]], -2)
         x = self.point(torch.cat([point, step, point.norm(dim=-1, keepdim=True)], -1))
-        return self.waypoint(x + take(self.attribute(polyline_attributes(observation)), index)[..., None, :]), real
+        return self.waypoint(
+            x + take(self.attribute(polyline_attributes(observation)), index)[..., None, :]
+        ), real
 
 
 class LaneSetTransformer(Forecaster, config=LaneSetConfig):

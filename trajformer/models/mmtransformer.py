@@ -37,13 +37,20 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.config import Config
 from trajformer.core.blocks import Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
-from trajformer.errors import Config, ConfigError, TrajformerError
-from trajformer.losses.set_loss import WorldLossConfig, confidence_divergence, huber, last_valid, pairwise_errors
+from trajformer.errors import ConfigError, TrajformerError
+from trajformer.losses.set_loss import (
+    WorldLossConfig,
+    confidence_divergence,
+    huber,
+    last_valid,
+    pairwise_errors,
+)
 from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
@@ -54,7 +61,11 @@ from trajformer.scenes.geometry import to_frame
 _MAX_SCENES = 2048  # read for their end points
 _MAX_POINTS = 768  # clustered
 _STARTS = 4
-TERMS = ("regression", "confidence", "classification")  # of the loss, in the order of its learned variances
+TERMS = (
+    "regression",
+    "confidence",
+    "classification",
+)  # of the loss, in the order of its learned variances
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,9 @@ class RegionConfig(Config, positive=("count",)):
         super().__post_init__()
         if self.fan is not None and len(self.fan.distances_m) * self.fan.directions != self.count:
             fan = f"{len(self.fan.distances_m)} distances in {self.fan.directions} directions"
-            raise ConfigError("count", f"{self.count}, expected the number of regions of the fan, {fan}")
+            raise ConfigError(
+                "count", f"{self.count}, expected the number of regions of the fan, {fan}"
+            )
 
 
 def initial_regions(config: RegionConfig) -> Tensor:
@@ -96,7 +109,11 @@ def initial_regions(config: RegionConfig) -> Tensor:
     fan = config.fan
     if fan is None:
         return torch.zeros(config.count, 3)
-    angle = torch.linspace(-0.5, 0.5, fan.directions) * fan.spread if fan.directions > 1 else torch.zeros(1)
+    angle = (
+        torch.linspace(-0.5, 0.5, fan.directions) * fan.spread
+        if fan.directions > 1
+        else torch.zeros(1)
+    )
     distance = torch.tensor(fan.distances_m)[:, None]
     x, y = (distance * angle.cos()).flatten(), (distance * angle.sin()).flatten()
     return torch.stack([x, y, torch.zeros_like(x)], -1)
@@ -130,13 +147,20 @@ def equal_regions(points: np.ndarray, count: int, seed: int, rounds: int = 60) -
     TrajformerError: there are fewer points than regions.
     """
     if len(points) < count:
-        raise TrajformerError(f"mmtransformer.regions.count: {count}, but the training data has {len(points)} end points")
+        raise TrajformerError(
+            f"mmtransformer.regions.count: {count}, but the training data has {len(points)} end points"
+        )
     rng = np.random.default_rng(seed)
     size = min(len(points), _MAX_POINTS) // count
     points = points[rng.permutation(len(points))[: size * count]].astype(np.float64)
-    starts = [_cluster(points, points[rng.choice(len(points), count, replace=False)], rounds) for _ in range(_STARTS)]
+    starts = [
+        _cluster(points, points[rng.choice(len(points), count, replace=False)], rounds)
+        for _ in range(_STARTS)
+    ]
     _, center, cluster = min(starts, key=lambda start: start[0])
-    regions = np.concatenate([center, _weights(_squared_distances(points, center), cluster)[:, None]], 1)
+    regions = np.concatenate(
+        [center, _weights(_squared_distances(points, center), cluster)[:, None]], 1
+    )
     return torch.from_numpy(regions[regions[:, 0].argsort(kind="stable")]).float()
 
 
@@ -144,7 +168,9 @@ def _squared_distances(points: np.ndarray, center: np.ndarray) -> np.ndarray:
     return np.square(points[:, None] - center).sum(-1)
 
 
-def _cluster(points: np.ndarray, center: np.ndarray, rounds: int) -> tuple[float, np.ndarray, np.ndarray]:
+def _cluster(
+    points: np.ndarray, center: np.ndarray, rounds: int
+) -> tuple[float, np.ndarray, np.ndarray]:
     """K-means from initial centers [M, 2]: the sum of squared distances, the centers, and the cluster of each point.
 
     The last step is always an assignment, also after the last round: `_weights` needs clusters that are optimal for the centers.
@@ -167,7 +193,9 @@ def _weights(cost: np.ndarray, cluster: np.ndarray) -> np.ndarray:
     over the nodes keeps points away from the borders.
     """
     count = cost.shape[1]
-    distance = np.stack([(cost[cluster == j] - cost[cluster == j, j : j + 1]).min(0) for j in range(count)])
+    distance = np.stack(
+        [(cost[cluster == j] - cost[cluster == j, j : j + 1]).min(0) for j in range(count)]
+    )
     for middle in range(count):  # Floyd-Warshall
         distance = np.minimum(distance, distance[:, middle : middle + 1] + distance[middle])
     weight = distance.mean(0)
@@ -210,11 +238,18 @@ class RegionLoss(nn.Module):
     def forward(self, model: Any, batch: SceneBatch) -> Terms:
         """The terms of the loss by name."""
         forecast, truth = model(batch.observation), batch.truth
-        return region_loss(forecast, truth.position, truth.valid, model.regions, self.log_variance, self.config)
+        return region_loss(
+            forecast, truth.position, truth.valid, model.regions, self.log_variance, self.config
+        )
 
 
 def region_loss(
-    forecast: Forecast, target: Tensor, valid: Tensor, regions: Tensor, log_variance: Tensor, config: RegionLossConfig
+    forecast: Forecast,
+    target: Tensor,
+    valid: Tensor,
+    regions: Tensor,
+    log_variance: Tensor,
+    config: RegionLossConfig,
 ) -> Terms:
     """The loss of a marginal forecast in agents' frames, in which the modes k * N to (k + 1) * N - 1 belong to region k.
 
@@ -226,7 +261,9 @@ def region_loss(
     """
     if forecast.is_joint or forecast.pose is None or forecast.num_modes % len(regions):
         expected = f"expected marginal modes in agents' frames, a multiple of {len(regions)} modes"
-        raise ValueError(f"region_loss: {forecast.num_modes} modes in frame {forecast.frame.name}, {expected}")
+        raise ValueError(
+            f"region_loss: {forecast.num_modes} modes in frame {forecast.frame.name}, {expected}"
+        )
     target = to_frame(target, forecast.pose[:, :, None]).flatten(0, 1)
     valid = valid.flatten(0, 1)
     end = last_valid(valid)
@@ -235,13 +272,21 @@ def region_loss(
 
     def weigh(terms: Terms, _: object) -> Tensor:
         """Kendall et al. 2018: L / (2 var) for a regression, L / var for a classification, plus log(standard deviation)."""
-        value = torch.stack([share * terms[name] for name, share in zip(TERMS, (0.5, 1.0, 1.0), strict=True)])
+        value = torch.stack(
+            [share * terms[name] for name, share in zip(TERMS, (0.5, 1.0, 1.0), strict=True)]
+        )
         return ((-log_variance).exp() * value + 0.5 * log_variance).sum()
 
-    return combine([_layer_terms(layer, truth, config) for layer in (forecast, *forecast.auxiliary)], config, weigh)
+    return combine(
+        [_layer_terms(layer, truth, config) for layer in (forecast, *forecast.auxiliary)],
+        config,
+        weigh,
+    )
 
 
-def _layer_terms(forecast: Forecast, truth: tuple[Tensor, Tensor, Tensor, int], config: RegionLossConfig) -> Terms:
+def _layer_terms(
+    forecast: Forecast, truth: tuple[Tensor, Tensor, Tensor, int], config: RegionLossConfig
+) -> Terms:
     """Terms of one decoder layer; `truth`: futures [n, F, 2] and bool [n, F] of n agents, their regions [n], and M."""
     target, valid, region, count = truth
     known = valid.any(-1)
@@ -255,8 +300,14 @@ def _layer_terms(forecast: Forecast, truth: tuple[Tensor, Tensor, Tensor, int], 
         expected, actual = _offsets(target), _offsets(position)
         mask = valid & F.pad(valid[..., :-1], (1, 0), value=True)
     error, _ = huber(actual - expected[:, None], mask[:, None], config.huber_m)  # [n, N]
-    fde = pairwise_errors(position.detach(), target[:, None], valid[:, None])[1].squeeze(-1)  # [n, N]
-    error = error.mean(1) if config.learn == "all" else error.gather(1, fde.argmin(1, keepdim=True)).squeeze(1)
+    fde = pairwise_errors(position.detach(), target[:, None], valid[:, None])[1].squeeze(
+        -1
+    )  # [n, N]
+    error = (
+        error.mean(1)
+        if config.learn == "all"
+        else error.gather(1, fde.argmin(1, keepdim=True)).squeeze(1)
+    )
     divergence = confidence_divergence(inside, fde, config.temperature_m)
     cross_entropy = logit.flatten(1).logsumexp(-1) - inside.logsumexp(-1)
     values = dict(zip(TERMS, (error, divergence, cross_entropy), strict=True))
@@ -304,13 +355,22 @@ class MMTransformerConfig(TargetModelConfig, positive=("proposals",)):
             if layers and layers[1] < 1 and (decoded or name != "social_layers"):
                 raise ConfigError(name, f"{layers}, expected at least one decoder layer")
         if self.modes > self.proposals:
-            raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
+            raise ConfigError(
+                "modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals"
+            )
         if self.regions is not None and self.proposals % self.regions.count:
-            raise ConfigError("proposals", f"{self.proposals}, expected a multiple of {self.regions.count} regions")
+            raise ConfigError(
+                "proposals",
+                f"{self.proposals}, expected a multiple of {self.regions.count} regions",
+            )
         if not decoded and not self.social_layers:
             raise ConfigError("social_output", "appended needs social_layers")
-        if self.joint and (self.modes < self.proposals or self.regions is not None or not self.social_layers):
-            raise ConfigError("joint", "needs social_layers, modes equal to proposals, and no regions")
+        if self.joint and (
+            self.modes < self.proposals or self.regions is not None or not self.social_layers
+        ):
+            raise ConfigError(
+                "joint", "needs social_layers, modes equal to proposals, and no regions"
+            )
 
 
 class MotionExtractor(nn.Module):
@@ -328,10 +388,16 @@ class MotionExtractor(nn.Module):
     def forward(self, observation: Observation) -> Tensor:
         """Proposals of all agents [B, A, K, D]."""
         tokens, mask = self.tokens(observation)
-        time = self.time()[-tokens.shape[2] :]  # embeddings are counted back from the last observed step
+        time = self.time()[
+            -tokens.shape[2] :
+        ]  # embeddings are counted back from the last observed step
         memory = self.encoder(tokens, mask[:, :, None], time)
         queries = self.queries.expand(*mask.shape[:2], -1, -1)
-        arguments = {"memory_mask": mask[:, :, None], "position": self.queries, "memory_position": time}
+        arguments = {
+            "memory_mask": mask[:, :, None],
+            "position": self.queries,
+            "memory_position": time,
+        }
         return self.decoder(queries, memory, **arguments)[-1]
 
 
@@ -340,11 +406,15 @@ class MapAggregator(nn.Module):
 
     def __init__(self, config: MMTransformerConfig, layers: tuple[int, int]) -> None:
         super().__init__()
-        self.tokens = MapTokenizer(config.block.width, config.map_width, config.map_radius_m, config.max_polylines)
+        self.tokens = MapTokenizer(
+            config.block.width, config.map_width, config.map_radius_m, config.max_polylines
+        )
         self.encoder = Encoder(config.block, layers[0])
         self.decoder = Decoder(config.block, layers[1])
 
-    def forward(self, observation: Observation, proposals: Tensor, position: Tensor | None) -> Tensor:
+    def forward(
+        self, observation: Observation, proposals: Tensor, position: Tensor | None
+    ) -> Tensor:
         """Proposals of the first N agents [B, N, K, D] to the same shape."""
         tokens, mask = self.tokens(observation, proposals.shape[1])
         memory = self.encoder(tokens, mask[:, :, None])
@@ -365,25 +435,41 @@ class SocialConstructor(nn.Module):
         self.vehicle = mlp((1 if config.joint else config.proposals) * width, width, width)
         self.tokens = NeighborTokenizer(width, config.social_radius_m, config.max_neighbors)
         self.encoder = Encoder(config.block, layers[0])
-        self.decoder = Decoder(config.block, layers[1]) if config.social_output == "decoded" else None
+        self.decoder = (
+            Decoder(config.block, layers[1]) if config.social_output == "decoded" else None
+        )
 
     def forward(
-        self, observation: Observation, all_proposals: Tensor, proposals: Tensor, position: Tensor | None
+        self,
+        observation: Observation,
+        all_proposals: Tensor,
+        proposals: Tensor,
+        position: Tensor | None,
     ) -> list[Tensor]:
         """Proposals of all agents [B, A, K, D] and of the targets [B, S, K, D], to features after each decoder layer.
 
         `position` [K, D] are the positional embeddings of the queries. Returns a tensor [B, S, K, D] per layer; without a
         decoder, one tensor [B, S, K, 2 D]: encoded target, then proposal.
         """
-        worlds = all_proposals if self.joint else all_proposals.flatten(-2)[:, :, None]  # [B, A, W, ...], W = K or 1
+        worlds = (
+            all_proposals if self.joint else all_proposals.flatten(-2)[:, :, None]
+        )  # [B, A, W, ...], W = K or 1
         tokens, mask = self.tokens(observation, self.vehicle(worlds))  # [B, S, n, W, D], [B, S, n]
-        memory = self.encoder(tokens.transpose(2, 3).contiguous(), mask[:, :, None, None])  # [B, S, W, n, D]
+        memory = self.encoder(
+            tokens.transpose(2, 3).contiguous(), mask[:, :, None, None]
+        )  # [B, S, W, n, D]
         if self.decoder is None:
-            target = memory[:, :, :, 0].expand_as(proposals)  # a target is its own nearest neighbour
+            target = memory[:, :, :, 0].expand_as(
+                proposals
+            )  # a target is its own nearest neighbour
             return [torch.cat([target, proposals], -1)]
-        same_world = torch.eye(memory.shape[2], dtype=torch.bool, device=mask.device)[:, :, None]  # [W, W, 1]
+        same_world = torch.eye(memory.shape[2], dtype=torch.bool, device=mask.device)[
+            :, :, None
+        ]  # [W, W, 1]
         memory_mask = (same_world & mask[:, :, None, None]).flatten(-2)  # [B, S, W, W * n]
-        return self.decoder(proposals, memory.flatten(2, 3), memory_mask=memory_mask, position=position)
+        return self.decoder(
+            proposals, memory.flatten(2, 3), memory_mask=memory_mask, position=position
+        )
 
 
 class MMTransformer(Forecaster, config=MMTransformerConfig):
@@ -404,9 +490,13 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
         width, decoded = config.block.width, config.social_output == "decoded"
         self.motion = MotionExtractor(config)
         self.map = MapAggregator(config, config.map_layers) if config.map_layers else None
-        self.social = SocialConstructor(config, config.social_layers) if config.social_layers else None
+        self.social = (
+            SocialConstructor(config, config.social_layers) if config.social_layers else None
+        )
         queried = self.map is not None or (self.social is not None and decoded)
-        self.position = nn.Parameter(torch.randn(config.proposals, width) * 0.02) if queried else None
+        self.position = (
+            nn.Parameter(torch.randn(config.proposals, width) * 0.02) if queried else None
+        )
         inputs = width if decoded else 2 * width
         self.trajectory = mlp(inputs, width, width, config.num_future * 2)
         self.score = mlp(inputs, width, width, 1)
@@ -418,7 +508,9 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
         layers = self._layers(observation)
         scored = [world_features(observation, x) for x in layers] if self.joint else layers
         pairs = zip(layers, scored, strict=True)
-        *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(y)) for x, y in pairs]
+        *earlier, last = [
+            forecast_from_offsets(observation, self.trajectory(x), self.score(y)) for x, y in pairs
+        ]
         forecast = replace(last, auxiliary=tuple(earlier))
         if self.training or self.config.joint:
             return forecast
@@ -426,9 +518,15 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
             forecast = endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
         return consensus(forecast, self.config.consensus_m)
 
-    def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
+    def prepare(
+        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+    ) -> None:
         """Fit the regions to the end points of the training scenes, unless the config gives them."""
-        if self.regions is not None and self.config.regions is not None and self.config.regions.fan is None:
+        if (
+            self.regions is not None
+            and self.config.regions is not None
+            and self.config.regions.fan is None
+        ):
             self.regions.copy_(fit_regions(scenes, self.config.regions.count, seed))
 
     def _layers(self, observation: Observation) -> list[Tensor]:
@@ -442,7 +540,11 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
             targets = self.map(observation, targets, self.position)
         if self.social is None:
             return [targets]
-        if self.config.joint:  # neighbours that are targets are known by their features after the map aggregator
-            first = torch.where(observation.target_mask[..., None, None], targets, all_proposals[:, :count])
+        if (
+            self.config.joint
+        ):  # neighbours that are targets are known by their features after the map aggregator
+            first = torch.where(
+                observation.target_mask[..., None, None], targets, all_proposals[:, :count]
+            )
             all_proposals = torch.cat([first, all_proposals[:, count:]], 1)
         return self.social(observation, all_proposals, targets, self.position)

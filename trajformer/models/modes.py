@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from trajformer.config import Config
 from trajformer.core.blocks import masked_mean
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.errors import Config
 
 _TIE = 1e-3  # relative weight of the tie-break in `coverage`: more than rounding, less than a relevant difference
 _MIN_SPREAD_M = 0.01  # smaller sums of distances are rounding errors
@@ -52,7 +52,9 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
     return replace(forecast, logit=-expected / temperature_m)
 
 
-def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None) -> Forecast:
+def coverage(
+    forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None
+) -> Forecast:
     """Score equally likely samples such that, for any k, the k most probable samples represent all samples (greedy k-medoids).
 
     The first sample has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
@@ -68,7 +70,9 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
         chosen = (gain - _TIE * distance.sum(2)).argmax(-1, keepdim=True)
         most = gain.gather(2, chosen)
         if guess is not None and step == 0:
-            chosen = _mean_over(pairwise_distances(guess[..., -1:, :].float(), end), together).argmin(-1)
+            chosen = _mean_over(
+                pairwise_distances(guess[..., -1:, :].float(), end), together
+            ).argmin(-1)
         share = share.scatter(2, chosen, torch.maximum(most, share.gather(2, chosen)))
         nearest = torch.minimum(nearest, distance.take_along_dim(chosen[..., None], 2).squeeze(2))
     logit = (share + _MIN_SPREAD_M).log()
@@ -77,7 +81,9 @@ def coverage(forecast: Forecast, together: Tensor | None = None, guess: Tensor |
 
 def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
     """Distances [B, S, ...], or their mean over agents bool [B, S] as [B, 1, ...]."""
-    return distance if agents is None else masked_mean(distance, agents[..., None, None], 1)[:, None]
+    return (
+        distance if agents is None else masked_mean(distance, agents[..., None, None], 1)[:, None]
+    )
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,9 @@ class AggregationConfig(Config, positive=("distance_m",)):
     iterations: int = 5
 
 
-def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = AggregationConfig()) -> Forecast:
+def aggregate(
+    forecast: Forecast, num_modes: int, config: AggregationConfig = AggregationConfig()
+) -> Forecast:
     """Merge K modes into `num_modes` <= K (Wayformer, Nayakanti et al. 2022, appendix C; MultiPath++).
 
     1. Cover: choose the mode with the largest probability mass within D of its end point, ignoring modes covered before; repeat.
@@ -108,13 +116,20 @@ def aggregate(forecast: Forecast, num_modes: int, config: AggregationConfig = Ag
         raise ValueError("aggregate: the forecast is joint, expected marginal modes")
     position, probability = forecast.position.float(), forecast.probability()
     end = position[..., -1, :]
-    centers = forecast.select(_cover(pairwise_distances(end, end) < config.distance_m, probability, num_modes))
+    centers = forecast.select(
+        _cover(pairwise_distances(end, end) < config.distance_m, probability, num_modes)
+    )
     mean = centers.position.float()
     for step in range(config.iterations + 1):
         center = pairwise_distances(end, mean[..., -1, :]).argmin(-1, keepdim=True)  # [B, S, K, 1]
-        weight = torch.zeros(*probability.shape, num_modes, device=end.device).scatter(-1, center, probability[..., None])
+        weight = torch.zeros(*probability.shape, num_modes, device=end.device).scatter(
+            -1, center, probability[..., None]
+        )
         mass = weight.sum(2)
-        share, mass = weight / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, :, None], mass[..., None, None]
+        share, mass = (
+            weight / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, :, None],
+            mass[..., None, None],
+        )
         if step < config.iterations:
             mean = torch.where(mass > 0, _weighted_mean(share, position), mean)
     scale = None
@@ -131,7 +146,9 @@ def _cover(close: Tensor, probability: Tensor, count: int) -> Tensor:
     uncovered, taken, chosen = torch.ones_like(close[..., 0]), torch.zeros_like(close[..., 0]), []
     for _ in range(count):
         gain = (close * (probability * uncovered)[..., None, :]).sum(-1)
-        score = torch.where(uncovered.any(-1, keepdim=True), gain, probability).masked_fill(taken, -1.0)
+        score = torch.where(uncovered.any(-1, keepdim=True), gain, probability).masked_fill(
+            taken, -1.0
+        )
         best = score.argmax(-1, keepdim=True)  # [B, S, 1]
         chosen.append(best)
         taken = taken.scatter(-1, best, True)
@@ -141,5 +158,7 @@ def _cover(close: Tensor, probability: Tensor, count: int) -> Tensor:
 
 def _weighted_mean(share: Tensor, x: Tensor) -> Tensor:
     """Shares [B, S, K, k] and values [B, S, K, F, 2] to [B, S, k, F, 2]."""
-    with torch.autocast(x.device.type, enabled=False):  # half precision rounds positions by decimetres
+    with torch.autocast(
+        x.device.type, enabled=False
+    ):  # half precision rounds positions by decimetres
         return torch.einsum("bnkc,bnkfx->bncfx", share, x)

@@ -33,7 +33,9 @@ class Motion(NamedTuple):
     @classmethod
     def of(cls, o: Observation) -> Motion:
         """The motion of all agents."""
-        return cls(to_frame(o.position, o.pose[:, :, None]), rotate(last_velocity(o), -o.pose[..., 2]))
+        return cls(
+            to_frame(o.position, o.pose[:, :, None]), rotate(last_velocity(o), -o.pose[..., 2])
+        )
 
 
 def agent_features(observation: Observation, motion: Motion, max_history: int) -> Tensor:
@@ -46,7 +48,9 @@ def agent_features(observation: Observation, motion: Motion, max_history: int) -
     (xy, velocity), seen = motion, observation.valid[..., None].float()
     time = torch.arange(1 - observation.num_history, 1, device=xy.device) * observation.period_s
     residual = (xy - velocity[:, :, None] * time[:, None]) / 2 * seen
-    step = nn.functional.pad((xy[:, :, 1:] - xy[:, :, :-1]) * 2 * seen[:, :, 1:] * seen[:, :, :-1], (0, 0, 1, 0))
+    step = nn.functional.pad(
+        (xy[:, :, 1:] - xy[:, :, :-1]) * 2 * seen[:, :, 1:] * seen[:, :, :-1], (0, 0, 1, 0)
+    )
     steps = torch.cat([residual.clamp(-_LIMIT, _LIMIT), step.clamp(-_LIMIT, _LIMIT), seen], -1)
     steps = nn.functional.pad(steps, (0, 0, max_history - observation.num_history, 0)).flatten(2)
     focal = (observation.agent_role == int(AgentRole.FOCAL))[..., None].float()
@@ -54,7 +58,9 @@ def agent_features(observation: Observation, motion: Motion, max_history: int) -
     return torch.cat([steps, velocity / 10, focal, kind], -1)
 
 
-def base_path(observation: Observation, motion: Motion, mean: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+def base_path(
+    observation: Observation, motion: Motion, mean: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
     """The path [B, S, 1, F, 2] to which components are added, in frames of targets, and the share [B, S, 1, 1, 1] of motion.
 
     The last velocity of an agent at rest is noise, and its last position is noisy. So the share rises from 0 for agents that
@@ -72,14 +78,21 @@ def base_path(observation: Observation, motion: Motion, mean: Tensor | float = 0
     number, steps = seen.cumsum(-1), half_second(period_s)
     seen_steps = number[..., -1:]
     late = number > seen_steps // 2
-    counted = torch.stack([~late & (number <= steps), late & (number > seen_steps - steps)], -2) & seen[..., None, :]
-    centres = (point[:, :, None] * counted[..., None]).sum(-2) / counted.sum(-1, keepdim=True).clamp(min=1)
+    counted = (
+        torch.stack([~late & (number <= steps), late & (number > seen_steps - steps)], -2)
+        & seen[..., None, :]
+    )
+    centres = (point[:, :, None] * counted[..., None]).sum(-2) / counted.sum(
+        -1, keepdim=True
+    ).clamp(min=1)
     first, last = centres.unbind(2)  # [B, S, 3] with times, zeros if no step counts
     gap = last - first
     part = gap[..., 2].clamp(min=period_s) / _REST_S
     moved = gap[..., :2].norm(dim=-1) * part.clamp(max=1).rsqrt()
     share = ((moved - _REST_M[0]) / (_REST_M[1] - _REST_M[0])).clamp(0, 1)[..., None, None, None]
-    return share * (velocity[:, :, None, None] * future[:, None] + mean) + (1 - share) * last[:, :, None, None, :2], share
+    return share * (velocity[:, :, None, None] * future[:, None] + mean) + (1 - share) * last[
+        :, :, None, None, :2
+    ], share
 
 
 def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,14 @@ from trajformer.losses.set_loss import MatchedLossConfig, huber, pairwise_errors
 from trajformer.losses.terms import Terms, combine, total
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths
-from trajformer.models.tokens import LENGTH_SCALE_M, MapTokenizer, MotionTokenizer, last_velocity, mlp, pose_features
+from trajformer.models.tokens import (
+    LENGTH_SCALE_M,
+    MapTokenizer,
+    MotionTokenizer,
+    last_velocity,
+    mlp,
+    pose_features,
+)
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
 from trajformer.scenes.scene import AgentRole
 
@@ -62,7 +69,9 @@ class SceneTrajectories:
 
     def most_probable(self) -> Tensor:
         """The most probable mode of each query [B, Q, 1 + F, 2]."""
-        return self.position.take_along_dim(self.mode_logit.argmax(-1)[..., None, None, None], 2).squeeze(2)
+        return self.position.take_along_dim(
+            self.mode_logit.argmax(-1)[..., None, None, None], 2
+        ).squeeze(2)
 
 
 @dataclass(frozen=True)
@@ -86,11 +95,17 @@ class SceneSetLossConfig(MatchedLossConfig):
         """`scene_set_loss` of a model with `trajectories(observation)`."""
         observation, truth = batch.observation, batch.truth
         start = observation.pose[:, : observation.num_targets, :2]
-        return scene_set_loss(model.trajectories(observation), start, truth.position, truth.valid, self)
+        return scene_set_loss(
+            model.trajectories(observation), start, truth.position, truth.valid, self
+        )
 
 
 def scene_set_loss(
-    trajectories: SceneTrajectories, start: Tensor, target: Tensor, valid: Tensor, config: SceneSetLossConfig
+    trajectories: SceneTrajectories,
+    start: Tensor,
+    target: Tensor,
+    valid: Tensor,
+    config: SceneSetLossConfig,
 ) -> Terms:
     """The loss of all decoder layers.
 
@@ -104,40 +119,63 @@ def scene_set_loss(
     truth = torch.cat([start[:, :, None], target], 2), torch.cat([exists[..., None], valid], 2)
     cost = torch.stack([_cost(layer, truth, config) for layer in layers])
     matches = match_layers(cost, exists, ("layer", "scene", "query", "agent"))
-    of_layer = [_terms(layer, truth, pairs, config) for layer, pairs in zip(layers, matches, strict=True)]
+    of_layer = [
+        _terms(layer, truth, pairs, config) for layer, pairs in zip(layers, matches, strict=True)
+    ]
     return combine(of_layer[::-1], config)
 
 
 @torch.no_grad()
-def _cost(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], config: SceneSetLossConfig) -> Tensor:
+def _cost(
+    trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], config: SceneSetLossConfig
+) -> Tensor:
     """Matching cost [B, Q, S]."""
     ade, fde = pairwise_errors(trajectories.position.flatten(1, 2), *truth)
-    error = (config.cost_ade * ade + config.cost_fde * fde).unflatten(1, trajectories.position.shape[1:3]).amin(2)
+    error = (
+        (config.cost_ade * ade + config.cost_fde * fde)
+        .unflatten(1, trajectories.position.shape[1:3])
+        .amin(2)
+    )
     cost = error - config.cost_class * trajectories.logit.sigmoid()[..., None]
     return cost.masked_fill(trajectories.logit.isneginf()[..., None], _FORBIDDEN)
 
 
-def _terms(trajectories: SceneTrajectories, truth: tuple[Tensor, Tensor], pairs: Match, config: SceneSetLossConfig) -> Terms:
+def _terms(
+    trajectories: SceneTrajectories,
+    truth: tuple[Tensor, Tensor],
+    pairs: Match,
+    config: SceneSetLossConfig,
+) -> Terms:
     scene, query, agent = pairs
     target, valid = (value[scene, agent] for value in truth)
-    modes, logit = trajectories.position[scene, query], trajectories.logit  # [n, K, 1 + F, 2], [B, Q]
+    modes, logit = (
+        trajectories.position[scene, query],
+        trajectories.logit,
+    )  # [n, K, 1 + F, 2], [B, Q]
     with torch.no_grad():
         ade, fde = pairwise_errors(modes, target[:, None], valid[:, None])
         mode = (config.cost_ade * ade + config.cost_fde * fde)[..., 0].argmin(-1)
     gap = modes.take_along_dim(mode[:, None, None, None], 1).squeeze(1) - target
     mean, last = huber(gap, valid, config.huber_m)
-    known = valid[:, 0].float()  # the first position is the current one, which all targets to match have
+    known = valid[
+        :, 0
+    ].float()  # the first position is the current one, which all targets to match have
     count = total(known)
     exists = torch.zeros_like(logit)
     exists[scene, query] = known
     real = ~logit.isneginf()
     weight = torch.where(exists > 0, 1.0, config.no_object) * real
-    entropy = F.binary_cross_entropy_with_logits(torch.where(real, logit, 0.0), exists, weight, reduction="sum")
+    entropy = F.binary_cross_entropy_with_logits(
+        torch.where(real, logit, 0.0), exists, weight, reduction="sum"
+    )
     return {
         "regression": mean.sum() / count,
         "endpoint": last.sum() / count,
         "classification": entropy / total(weight, 1e-6),
-        "mode": (F.cross_entropy(trajectories.mode_logit[scene, query], mode, reduction="none") * known).sum() / count,
+        "mode": (
+            F.cross_entropy(trajectories.mode_logit[scene, query], mode, reduction="none") * known
+        ).sum()
+        / count,
     }
 
 
@@ -167,7 +205,7 @@ class SceneSet(Forecaster, config=SceneSetConfig):
     """Observation -> Forecast in the batch frame; `trajectories` returns the set."""
 
     losses = (SceneSetLossConfig,)
-    trained = ("trajectories",)
+    compiled_methods = ("trajectories",)
 
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()
@@ -176,22 +214,35 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         self.time = LearnedPosition((config.max_history,), width)
         self.history = Encoder(config.block, config.history_layers)
         self.place = mlp(7, width, width)
-        self.lanes = MapTokenizer(width, config.map_width, config.map_radius_m, config.max_polylines)
+        self.lanes = MapTokenizer(
+            width, config.map_width, config.map_radius_m, config.max_polylines
+        )
         self.encoder = Encoder(config.block, config.encoder_layers)
         learned = config.queries > 0
-        self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.queries, width))) if learned else None
+        self.queries = (
+            nn.Parameter(nn.init.orthogonal_(torch.empty(config.queries, width)))
+            if learned
+            else None
+        )
         self.decoder = Decoder(config.block, config.decoder_layers)
         self.pointer = nn.Linear(width, width) if learned else None
-        self.pointed = nn.Linear(width, width, bias=False) if learned else None  # a bias of keys has no effect
+        self.pointed = (
+            nn.Linear(width, width, bias=False) if learned else None
+        )  # a bias of keys has no effect
         self.trajectory = mlp(width, width, config.modes * (1 + config.num_future) * 2)
         self.existence = mlp(width, width, 1)
         self.mode = mlp(width, width, config.modes) if config.modes > 1 else None
 
     def forward(self, observation: Observation) -> Forecast:
         """K futures of all targets; raises the errors of `check_lengths`."""
-        queries, start = self.trajectories(observation), observation.pose[:, : observation.num_targets, :2]
+        queries, start = (
+            self.trajectories(observation),
+            observation.pose[:, : observation.num_targets, :2],
+        )
         distance = pairwise_distances(start, queries.most_probable()[:, :, 0])
-        penalty = (_PENALTY_M * (1.0 - queries.logit.sigmoid())).masked_fill(queries.logit.isneginf(), torch.inf)
+        penalty = (_PENALTY_M * (1.0 - queries.logit.sigmoid())).masked_fill(
+            queries.logit.isneginf(), torch.inf
+        )
         nearest = (distance + penalty[:, None]).argmin(-1)  # [B, S]
         scene = torch.arange(len(nearest), device=nearest.device)[:, None]
         chosen = queries.position[scene, nearest]  # [B, S, K, 1 + F, 2]
@@ -203,7 +254,9 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         check_lengths(observation, self.config.num_future, self.config.max_history)
         target = torch.zeros_like(observation.agent_mask)
         target[:, : observation.num_targets] = observation.target_mask
-        present = observation.agent_mask & (observation.valid[..., -1] | target)  # targets, and agents seen in the last step
+        present = observation.agent_mask & (
+            observation.valid[..., -1] | target
+        )  # targets, and agents seen in the last step
         pose = _scene_pose(observation, present)
         relative = relative_pose(observation.pose, pose[:, None])
         velocity = rotate(last_velocity(observation), -pose[:, None, 2])
@@ -214,13 +267,25 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         memory = self.encoder(torch.cat([agents, lanes[:, 0]], 1), keys)
         encoded = memory[:, : agents.shape[1]]
         if self.queries is None:
-            layers = self.decoder(encoded, memory, mask=present[:, None], memory_mask=keys, position=agents)
-            *earlier, last = [self._decode(observation, x, state, relative[..., 2], present, pose) for x in layers]
+            layers = self.decoder(
+                encoded, memory, mask=present[:, None], memory_mask=keys, position=agents
+            )
+            *earlier, last = [
+                self._decode(observation, x, state, relative[..., 2], present, pose) for x in layers
+            ]
         else:
             angle = torch.zeros_like(self.queries[:, 0])
-            layers = self.decoder(self.queries.expand(len(memory), -1, -1), memory, memory_mask=keys, position=self.queries)
+            layers = self.decoder(
+                self.queries.expand(len(memory), -1, -1),
+                memory,
+                memory_mask=keys,
+                position=self.queries,
+            )
             states = [self._mean_state(x, encoded, state, present) for x in layers]
-            *earlier, last = [self._decode(observation, *pair, angle, None, pose) for pair in zip(layers, states, strict=True)]
+            *earlier, last = [
+                self._decode(observation, *pair, angle, None, pose)
+                for pair in zip(layers, states, strict=True)
+            ]
         return replace(last, auxiliary=tuple(earlier))
 
     def _agents(self, observation: Observation, pose: Tensor, state: Tensor) -> Tensor:
@@ -235,11 +300,19 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         """Mean position and velocity [B, Q, 4] of agents, weighted by the attention of queries [B, Q, D]."""
         assert self.pointer is not None and self.pointed is not None
         key = self.pointed(agents)
-        with torch.autocast(x.device.type, enabled=False):  # positions in half precision have errors of decimetres
+        with torch.autocast(
+            x.device.type, enabled=False
+        ):  # positions in half precision have errors of decimetres
             return attend(self.pointer(x.float()), key.float(), state.float(), present[:, None])
 
     def _decode(
-        self, observation: Observation, x: Tensor, state: Tensor, angle: Tensor, present: Tensor | None, pose: Tensor
+        self,
+        observation: Observation,
+        x: Tensor,
+        state: Tensor,
+        angle: Tensor,
+        present: Tensor | None,
+        pose: Tensor,
     ) -> SceneTrajectories:
         """Trajectories of queries [B, Q, D]: offsets, rotated by `angle`, from constant velocity of `state` [B, Q, 4].
 
@@ -247,7 +320,9 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         """
         offset = self.trajectory(x).unflatten(-1, (self.config.modes, -1, 2)).float()
         logit = self.existence(x).squeeze(-1).float()
-        mode_logit = torch.zeros_like(offset[..., 0, 0]) if self.mode is None else self.mode(x).float()
+        mode_logit = (
+            torch.zeros_like(offset[..., 0, 0]) if self.mode is None else self.mode(x).float()
+        )
         time = torch.arange(observation.num_future + 1, device=x.device) * observation.period_s
         straight = state[..., None, :2] + state[..., None, 2:] * time[:, None]  # [B, Q, 1 + F, 2]
         position = straight[:, :, None] + rotate(offset.cumsum(-2), angle[..., None, None])

@@ -56,12 +56,23 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 
 _LANE_POINTS = 8  # a lane piece is resampled to this number of points
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
-_START_M, _START_SHARE = 7.0, 0.8  # an agent at rest starts if this share of its modes ends this far away
+_START_M, _START_SHARE = (
+    7.0,
+    0.8,
+)  # an agent at rest starts if this share of its modes ends this far away
 _APART_M = 2.0  # paths are of one manoeuvre if the end of one is this near to the other path; about half a lane
 _KEPT = 1 / 3  # of the mode that moves to the single forecast
 _STRAIGHT_PARTS = 12  # of a path, when its distance from an end is measured
 _EPSILON_M2 = 1e-6  # keeps the gradient of a distance of zero finite
-_SIZES = ("num_future", "modes", "max_history", "agent_layers", "decoder_layers", "components", "worlds")
+_SIZES = (
+    "num_future",
+    "modes",
+    "max_history",
+    "agent_layers",
+    "decoder_layers",
+    "components",
+    "worlds",
+)
 
 
 @dataclass(frozen=True)
@@ -100,9 +111,13 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         stages = (*forecast.auxiliary, forecast)  # proposals, then the corrected paths
         path = to_frame(truth.position, forecast.pose[:, :, None])[:, :, None]  # [B, S, 1, F, 2]
         valid, last = truth.valid[:, :, None], last_valid(truth.valid)[:, :, None, None]
-        paths = (torch.cat([stage.position, stage.median], 2) for stage in stages)  # [B, S, K + 1, F, 2]
+        paths = (
+            torch.cat([stage.position, stage.median], 2) for stage in stages
+        )  # [B, S, K + 1, F, 2]
         distances = [((x - path).square().sum(-1) + _EPSILON_M2).sqrt() * valid for x in paths]
-        ends = [distance.take_along_dim(last, -1)[..., 0] for distance in distances]  # [B, S, K + 1]
+        ends = [
+            distance.take_along_dim(last, -1)[..., 0] for distance in distances
+        ]  # [B, S, K + 1]
         steps = truth.valid.sum(-1, keepdim=True).clamp(min=1)
         weight = self._weights(batch, path[:, :, 0])
         together = partial(_scene_mean, counted=weight > 0) if forecast.is_joint else nn.Identity()
@@ -123,7 +138,12 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         if forecast.worlds is not None:
             pick, world = forecast.worlds()
             means["worlds"] = world_loss(pick, world, aim, weight)
-        loss = means["proposal"] + means["path"] + self.score * means["score"] + self.worlds * means.get("worlds", 0.0)
+        loss = (
+            means["proposal"]
+            + means["path"]
+            + self.score * means["score"]
+            + self.worlds * means.get("worlds", 0.0)
+        )
         loss = loss + means["calibration"]
         return {name: value.detach() for name, value in means.items()} | {"loss": loss}
 
@@ -142,9 +162,17 @@ def _scene_mean(error: Tensor, counted: Tensor) -> Tensor:
     return (error * share[..., None]).sum(1, keepdim=True)
 
 
-def _calibration(model: Any, forecast: WorldForecast, path: Tensor, last: Tensor, together: Callable[[Tensor], Tensor]) -> Tensor:
+def _calibration(
+    model: Any,
+    forecast: WorldForecast,
+    path: Tensor,
+    last: Tensor,
+    together: Callable[[Tensor], Tensor],
+) -> Tensor:
     """Cross-entropy [B, S] of the probabilities with the mode that ends nearest to the path; only the temperature learns."""
-    final = model.finish(replace(forecast, position=forecast.position.detach(), logit=forecast.logit.detach()))
+    final = model.finish(
+        replace(forecast, position=forecast.position.detach(), logit=forecast.logit.detach())
+    )
     end = together((final.position - path).norm(dim=-1).take_along_dim(last, -1)[..., 0])
     logit = final.logit[:, None] if final.is_joint else final.logit
     return -logit.log_softmax(-1).take_along_dim(end.argmin(-1, keepdim=True), -1)[..., 0]
@@ -188,7 +216,9 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     num_future: int
     modes: int = 6
     max_history: int = 20
-    block: BlockConfig = field(default_factory=lambda: BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0))
+    block: BlockConfig = field(
+        default_factory=lambda: BlockConfig(width=64, heads=4, feedforward=128, dropout=0.0)
+    )
     attention: PoseAttentionConfig = PoseAttentionConfig()
     map_layers: int = 1
     agent_layers: int = 2
@@ -201,13 +231,21 @@ class SE2FormerConfig(ModelConfig, positive=_SIZES):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.nested < self.modes:
-            raise ConfigError("nested", f"{self.nested}, expected 0 to {self.modes - 1}, less than the number of modes")
+            raise ConfigError(
+                "nested",
+                f"{self.nested}, expected 0 to {self.modes - 1}, less than the number of modes",
+            )
         if self.components > self.num_future:
-            raise ConfigError("components", f"{self.components}, expected at most num_future, {self.num_future}")
+            raise ConfigError(
+                "components", f"{self.components}, expected at most num_future, {self.num_future}"
+            )
         plain = BlockConfig()
         for name in ("attention_dropout", "bias", "d_k", "d_v", "agent_aware", "squeeze"):
             if getattr(self.block, name) != getattr(plain, name):
-                raise ConfigError(f"block.{name}", f"pose attention does not have it; leave it at {getattr(plain, name)}")
+                raise ConfigError(
+                    f"block.{name}",
+                    f"pose attention does not have it; leave it at {getattr(plain, name)}",
+                )
         if self.nested and self.joint:
             raise ConfigError("nested", "joint modes have no nested modes; set one of both only")
 
@@ -223,8 +261,12 @@ class WorldForecast(Forecast):
 
     worlds: Callable[[], tuple[Tensor, Tensor]] | None = None  # results of `Worlds`
     median: Tensor | None = None  # [B, S, 1, F, 2], in training
-    single: Tensor | None = None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`; none if joint
-    share: Tensor | None = None  # [B, S, 1, 1, 1], of motion (`base_path`), before `SE2Former.finish`
+    single: Tensor | None = (
+        None  # [B, S, 1, F, 2], the single forecast, before `SE2Former.finish`; none if joint
+    )
+    share: Tensor | None = (
+        None  # [B, S, 1, 1, 1], of motion (`base_path`), before `SE2Former.finish`
+    )
 
     def select(self, index: Tensor) -> Forecast:
         """As of any forecast; each world chooses among the selected modes."""
@@ -239,7 +281,9 @@ class WorldForecast(Forecast):
             return super().joint_futures()
         pick, world = self.worlds()
         gain = pick * world.softmax(-1)[..., None, None]
-        mode = pick.argmax(-1).transpose(1, 2).contiguous()  # [B, S, W]; more than K worlds keep their most probable mode
+        mode = (
+            pick.argmax(-1).transpose(1, 2).contiguous()
+        )  # [B, S, W]; more than K worlds keep their most probable mode
         pairs = match(-gain.permute(0, 2, 3, 1), torch.ones_like(world[0], dtype=torch.bool))
         mode.flatten(0, 1)[pairs.problem, pairs.target] = pairs.prediction
         chosen = self.select(mode)
@@ -271,7 +315,9 @@ class Worlds(nn.Module):
         self.query, self.key = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.output = nn.Linear(width, 1)
 
-    def forward(self, modes: Tensor, logit: Tensor, frames: Frames, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, modes: Tensor, logit: Tensor, frames: Frames, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Logarithms of the probability of each mode in each world [B, W, S, K], and logits of the worlds [B, W].
 
         Args:
@@ -285,7 +331,10 @@ class Worlds(nn.Module):
         frames = frames.map(lambda part: part[:, None])
         x = self.layer(x, frames, self.keys(x, frames), mask[:, None, None])
         x = self.norm(x)
-        score = torch.einsum("bwsd,bskd->bwsk", self.query(x), self.key(self.mode_norm(modes))) * x.shape[-1] ** -0.5
+        score = (
+            torch.einsum("bwsd,bskd->bwsk", self.query(x), self.key(self.mode_norm(modes)))
+            * x.shape[-1] ** -0.5
+        )
         real = mask[:, None, :, None].float()
         pooled = (x * real).sum(2) / real.sum(2).clamp(min=1)
         return (score.float() + logit[:, None]).log_softmax(-1), self.output(pooled)[..., 0].float()
@@ -296,11 +345,17 @@ class WorldBlock(nn.Module):
 
     def __init__(self, block: BlockConfig, attention: PoseAttentionConfig) -> None:
         super().__init__()
-        self.keys, self.layer = PoseKeys(block.width, block.heads, attention), PoseBlock(block, attention)
+        self.keys, self.layer = (
+            PoseKeys(block.width, block.heads, attention),
+            PoseBlock(block, attention),
+        )
 
     def forward(self, modes: Tensor, frames: Frames, mask: Tensor) -> Tensor:
         """Features [B, S, K, D] of modes to the same shape; `frames` [B, S * K] are theirs, bool `mask` [B, S] of the targets."""
-        x, frames = modes.transpose(1, 2), frames.map(lambda part: part.unflatten(1, modes.shape[1:3]).transpose(1, 2))
+        x, frames = (
+            modes.transpose(1, 2),
+            frames.map(lambda part: part.unflatten(1, modes.shape[1:3]).transpose(1, 2)),
+        )
         return self.layer(x, frames, self.keys(x, frames), mask[:, None, None]).transpose(1, 2)
 
 
@@ -308,7 +363,9 @@ class MapEncoding(NamedTuple):
     """Encoded pieces of lanes, to be used by any number of `encode_agents` and `forecast` calls."""
 
     centre: Tensor  # [B, 2] in the batch frame; positions in frames and memories are relative to it
-    memories: tuple[Memory, ...]  # of each agent layer; the last one for the decoder layers and the refinement
+    memories: tuple[
+        Memory, ...
+    ]  # of each agent layer; the last one for the decoder layers and the refinement
     mask: Tensor  # bool [B, M]
 
 
@@ -341,7 +398,11 @@ class PathHead(nn.Module):
 
     def __init__(self, width: int, outputs: int, gain: float) -> None:
         super().__init__()
-        self.norm, self.hidden, self.output = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, outputs)
+        self.norm, self.hidden, self.output = (
+            nn.LayerNorm(width),
+            nn.Linear(width, width),
+            nn.Linear(width, outputs),
+        )
         with torch.no_grad():
             self.output.weight.mul_(gain)
             self.output.bias.zero_()
@@ -355,7 +416,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     """Observation -> Forecast in the frame of each target; in training, the proposals are its auxiliary forecast."""
 
     losses = (SE2FormerLossConfig,)
-    outer = ("input.weight", "embed_path.weight", "output.weight")
+    muon_exclude = ("input.weight", "embed_path.weight", "output.weight")
 
     def __init__(self, config: SE2FormerConfig) -> None:
         super().__init__()
@@ -368,24 +429,38 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.map_keys = nn.ModuleList(make_keys() for _ in range(config.map_layers))
         self.agent_layers = nn.ModuleList(make_block() for _ in range(config.agent_layers))
         self.agent_keys = nn.ModuleList(make_keys() for _ in range(config.agent_layers))
-        self.decoder_layers = nn.ModuleList(make_block(modes=True) for _ in range(config.decoder_layers))
+        self.decoder_layers = nn.ModuleList(
+            make_block(modes=True) for _ in range(config.decoder_layers)
+        )
         self.refine_layer, self.decoder_keys = make_block(modes=True), make_keys()
-        self.modes = nn.Parameter(torch.randn(config.modes + 1, width) * 0.5)  # the last one is the median
+        self.modes = nn.Parameter(
+            torch.randn(config.modes + 1, width) * 0.5
+        )  # the last one is the median
         self.proposal = PathHead(width, 2 * config.components, 1.0)
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
         self.joint = config.joint
         self.worlds = None if config.joint else Worlds(block, config.attention, config.worlds)
-        self.world_layers = nn.ModuleList(WorldBlock(block, config.attention) for _ in range(2 * config.joint))
-        self.refinement, self.score = PathHead(width, 2 * config.components, 0.1), PathHead(width, 1, 1.0)
+        self.world_layers = nn.ModuleList(
+            WorldBlock(block, config.attention) for _ in range(2 * config.joint)
+        )
+        self.refinement, self.score = (
+            PathHead(width, 2 * config.components, 0.1),
+            PathHead(width, 1, 1.0),
+        )
         self.temperature = nn.Parameter(torch.zeros(()))  # its logarithm
         self.register_buffer("mean", torch.zeros(config.num_future, 2))
-        basis = torch.linspace(0, 1, config.num_future) ** torch.arange(1, config.components + 1)[:, None]
+        basis = (
+            torch.linspace(0, 1, config.num_future)
+            ** torch.arange(1, config.components + 1)[:, None]
+        )
         self.register_buffer("basis", basis.expand(2, -1, -1).clone())
 
     mean: Tensor  # [F, 2]
     basis: Tensor  # [2, C, F], scaled by the standard deviation of each component
 
-    def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
+    def prepare(
+        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+    ) -> None:
         """Fit the components of paths to the training scenes."""
         mean, basis = residual_basis(scenes, self.config.components)
         self.mean.copy_(mean)
@@ -405,12 +480,18 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         middle, along = (point[:, :, 3] + point[:, :, 4]) / 2, point[:, :, 4] - point[:, :, 3]
         pose = torch.cat([middle, torch.atan2(along[..., 1], along[..., 0])[..., None]], -1)
         own = to_frame(point, pose[:, :, None])
-        features = torch.cat([own[..., 0] / 10, own[..., 1] / 2, polyline_attributes(observation)], -1)
+        features = torch.cat(
+            [own[..., 0] / 10, own[..., 1] / 2, polyline_attributes(observation)], -1
+        )
         frames = Frames.of(torch.cat([middle - centre[:, None], pose[..., 2:]], -1))
         token = self.embed_lane(features)
         for layer, keys in zip(self.map_layers, self.map_keys, strict=True):
             token = layer(token, frames, keys(token, frames), mask[:, None])
-        return MapEncoding(centre, tuple(keys(token, frames) for keys in (*self.agent_keys, self.decoder_keys)), mask)
+        return MapEncoding(
+            centre,
+            tuple(keys(token, frames) for keys in (*self.agent_keys, self.decoder_keys)),
+            mask,
+        )
 
     def encode_agents(self, observation: Observation, lanes: MapEncoding) -> AgentEncoding:
         """Encode the agents that are seen in the last step, and the targets."""
@@ -422,11 +503,15 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         motion = Motion.of(observation)
         token = self.embed_agent(agent_features(observation, motion, self.config.max_history))
         seen = useful_mask(torch.cat([lanes.mask, mask], 1)[:, None])
-        for layer, keys, road in zip(self.agent_layers, self.agent_keys, lanes.memories[:-1], strict=True):
+        for layer, keys, road in zip(
+            self.agent_layers, self.agent_keys, lanes.memories[:-1], strict=True
+        ):
             token = layer(token, frames, Memory.join(road, keys(token, frames)), seen)
         return AgentEncoding(motion, token, frames, self.decoder_keys(token, frames), mask)
 
-    def forecast(self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding) -> WorldForecast:
+    def forecast(
+        self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding
+    ) -> WorldForecast:
         """Predict all targets from encoded lanes and agents; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
         targets, modes = observation.num_targets, self.config.modes + 1
@@ -440,9 +525,13 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         if self.joint:
             x = self.world_layers[0](x, start, observation.target_mask)
         base, share = base_path(observation, agents.motion, self.mean)
-        gain = torch.cat([torch.ones_like(share).expand(-1, -1, modes - 1, -1, -1), share], 2)  # no gain: the median is rest
+        gain = torch.cat(
+            [torch.ones_like(share).expand(-1, -1, modes - 1, -1, -1), share], 2
+        )  # no gain: the median is rest
         proposed = base + gain * self._curve(self.proposal(x))
-        x, change = self._refine(x, proposed.detach(), frames, memory, seen, observation.target_mask)
+        x, change = self._refine(
+            x, proposed.detach(), frames, memory, seen, observation.target_mask
+        )
         refined, pose = proposed.detach() + gain * change, observation.pose[:, :targets]
         x = x[:, :, :-1]
         if self.worlds is None:
@@ -450,9 +539,13 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             score, worlds = self.score((x * real).sum(1) / real.sum(1).clamp(min=1))[..., 0], None
         else:
             score = self.score(x)[..., 0]
-            worlds = partial(self.worlds, x.detach(), score.detach(), frames, observation.target_mask)
+            worlds = partial(
+                self.worlds, x.detach(), score.detach(), frames, observation.target_mask
+            )
         proposal, forecast = (
-            WorldForecast(path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], worlds=worlds)
+            WorldForecast(
+                path[:, :, :-1], score, Frame.AGENT, pose, median=path[:, :, -1:], worlds=worlds
+            )
             for path in (proposed, refined)
         )
         auxiliary = (proposal,) if self.training else ()
@@ -480,7 +573,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         mean = (weight * path).sum(2, keepdim=True) / weight.sum(2, keepdim=True)
         away = (path[..., -1:, :] - median[..., -1:, :]).norm(dim=-1, keepdim=True) > _START_M
         starts = (probability[..., None, None] * away).sum(2, keepdim=True) > _START_SHARE
-        return median.lerp(mean, torch.where(near, torch.where(starts, 1 - share / 2, share / 2), 1.0))
+        return median.lerp(
+            mean, torch.where(near, torch.where(starts, 1 - share / 2, share / 2), 1.0)
+        )
 
     def finish(self, forecast: WorldForecast) -> WorldForecast:
         """The forecast of evaluation: the mode with the nearest end moves to the single forecast, and is the most probable one.
@@ -488,17 +583,27 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         For a target that moves, the mode moves two thirds of the way only: a mode that moves all the way no longer covers its
         own future. Nested modes come before the others in the order of probabilities, and one of them moves.
         """
-        path, single, logit = forecast.position, forecast.single, forecast.logit / self.temperature.exp()
+        path, single, logit = (
+            forecast.position,
+            forecast.single,
+            forecast.logit / self.temperature.exp(),
+        )
         done = replace(forecast, logit=logit, median=None, single=None, share=None)
         if self.joint:
             return done
         assert single is not None and forecast.share is not None
         nested = self.config.sets[0]
-        nearest = (path[..., :nested, -1, :] - single[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
+        nearest = (
+            (path[..., :nested, -1, :] - single[..., -1, :]).norm(dim=-1).argmin(-1, keepdim=True)
+        )
         chosen = torch.arange(path.shape[2], device=path.device) == nearest
         highest, top = logit.max(-1, keepdim=True)
-        highest = highest + 1e-6 * highest.abs().clamp(min=1)  # modes may tie in bfloat16; a smaller step is lost in a softmax
-        logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(-1, nearest, highest)
+        highest = highest + 1e-6 * highest.abs().clamp(
+            min=1
+        )  # modes may tie in bfloat16; a smaller step is lost in a softmax
+        logit = logit.scatter(-1, top, logit.take_along_dim(nearest, -1)).scatter(
+            -1, nearest, highest
+        )
         if self.config.nested:
             values, order = logit.sort(-1, descending=True)
             first = order.take_along_dim((order >= nested).byte().argsort(stable=True, dim=-1), -1)
@@ -507,15 +612,25 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         return replace(done, position=path.lerp(single, part), logit=logit)
 
     def _refine(
-        self, x: Tensor, path: Tensor, frames: Frames, memory: Memory, seen: Tensor | None, mask: Tensor
+        self,
+        x: Tensor,
+        path: Tensor,
+        frames: Frames,
+        memory: Memory,
+        seen: Tensor | None,
+        mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Queries [B, S, K, D] after a look around the end of each path [B, S, K, F, 2], and corrections of the paths."""
         end, tail = path[..., -1, :], path[..., -1, :] - path[..., -min(6, path.shape[-2]), :]
         length = tail.norm(dim=-1, keepdim=True)
         ahead = torch.zeros_like(tail)
         ahead[..., 0] = 1.0
-        facing = torch.where(length > 0.5, tail / length.clamp(min=0.1), ahead)  # a path that ends at rest has no direction
-        step = torch.linspace(0, path.shape[-2] - 1, _PATH_POINTS + 1, device=path.device).long()[:-1]
+        facing = torch.where(
+            length > 0.5, tail / length.clamp(min=0.1), ahead
+        )  # a path that ends at rest has no direction
+        step = torch.linspace(0, path.shape[-2] - 1, _PATH_POINTS + 1, device=path.device).long()[
+            :-1
+        ]
         shape = _turn(path.index_select(-2, step) - end[..., None, :], facing[..., None, :], -1)
         x = x + self.embed_path(shape.flatten(-2) / 20)
         outer = frames.direction[:, :, None]
@@ -538,12 +653,20 @@ def _agree(path: Tensor) -> Tensor:
     The end of one of both is at most `_APART_M` from the other path, which begins at the target.
     """
     count = path.shape[-2]
-    chosen = torch.linspace(0, count - 1, min(count, _STRAIGHT_PARTS), device=path.device).round().long()
+    chosen = (
+        torch.linspace(0, count - 1, min(count, _STRAIGHT_PARTS), device=path.device).round().long()
+    )
     x, y = path.index_select(-2, chosen).unbind(-1)  # [B, S, K, P], ends of straight parts
     left, low = (nn.functional.pad(value[..., :-1], (1, 0)) for value in (x, y))  # their starts
     dx, dy = ((value - start)[:, :, None] for value, start in ((x, left), (y, low)))
-    to_x, to_y = (value[..., None, -1:] - start[:, :, None] for value, start in ((x, left), (y, low)))  # [B, S, K, K, P]
-    part = torch.addcmul(to_x * dx, to_y, dy).div_(torch.addcmul(dx * dx, dy, dy).clamp_(min=_EPSILON_M2)).clamp_(0, 1)
+    to_x, to_y = (
+        value[..., None, -1:] - start[:, :, None] for value, start in ((x, left), (y, low))
+    )  # [B, S, K, K, P]
+    part = (
+        torch.addcmul(to_x * dx, to_y, dy)
+        .div_(torch.addcmul(dx * dx, dy, dy).clamp_(min=_EPSILON_M2))
+        .clamp_(0, 1)
+    )
     to_x, to_y = torch.addcmul(to_x, part, dx, value=-1), torch.addcmul(to_y, part, dy, value=-1)
     near = torch.addcmul(to_x * to_x, to_y, to_y).amin(-1) <= _APART_M**2
     return near | near.transpose(-1, -2)
@@ -563,4 +686,7 @@ def _eight_points(point: Tensor) -> Tensor:
 def _turn(vector: Tensor, direction: Tensor, sign: int) -> Tensor:
     """Vectors [..., 2] turned by the angle of directions (cos, sin) [..., 2], or back for the sign -1."""
     (x, y), (cos, sin) = vector.unbind(-1), direction.unbind(-1)
-    return torch.stack([torch.addcmul(x * cos, y, sin, value=-sign), torch.addcmul(y * cos, x, sin, value=sign)], -1)
+    return torch.stack(
+        [torch.addcmul(x * cos, y, sin, value=-sign), torch.addcmul(y * cos, x, sin, value=sign)],
+        -1,
+    )

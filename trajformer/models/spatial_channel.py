@@ -76,12 +76,20 @@ class SpatialChannel(Forecaster, config=SpatialChannelConfig):
         lanes = 0
         if self.road is not None:
             lane, lane_mask = self.road(observation, observation.num_targets)
-            token, real, lanes = torch.cat([token, lane], 2), torch.cat([real, lane_mask], 2), lane.shape[2]
+            token, real, lanes = (
+                torch.cat([token, lane], 2),
+                torch.cat([real, lane_mask], 2),
+                lane.shape[2],
+            )
         keys = real[:, :, None]
         agents = Groups(index.shape[2], index.shape[2], (lanes, lanes))
         queries = self.queries.expand(*real.shape[:2], -1, -1)
         memory = self.encoder(token, keys, groups=agents)
-        modes = self.decoder(queries, memory, memory_mask=keys, position=self.queries)  # [B, S, K, D] of each layer
-        *earlier, last = [forecast_from_offsets(observation, self.trajectory(x), self.score(x)) for x in modes]
+        modes = self.decoder(
+            queries, memory, memory_mask=keys, position=self.queries
+        )  # [B, S, K, D] of each layer
+        *earlier, last = [
+            forecast_from_offsets(observation, self.trajectory(x), self.score(x)) for x in modes
+        ]
         forecast = replace(last, auxiliary=tuple(earlier))
         return forecast if self.training else consensus(forecast, self.config.consensus_m)

@@ -17,7 +17,11 @@ LENGTH_SCALE_M = 10.0  # lengths are divided by it, for features of the order of
 _FLAGS = tuple(flag for flag in LaneFlag if flag)
 # Kinds with a feature. Drivable areas never enter a batch, so road edges have their feature. Road lines have none, so that
 # weights of earlier versions fit.
-_KINDS = [int(kind) for kind in PolylineKind if kind not in (PolylineKind.DRIVABLE_AREA, PolylineKind.ROAD_LINE)]
+_KINDS = [
+    int(kind)
+    for kind in PolylineKind
+    if kind not in (PolylineKind.DRIVABLE_AREA, PolylineKind.ROAD_LINE)
+]
 NUM_ATTRIBUTES = len(_KINDS) + len(_FLAGS)
 
 
@@ -56,8 +60,16 @@ def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Te
     angle = observation.heading[..., 1:] - pose[..., 2]
     count = observation.num_history - 1
     time = torch.arange(-count + 1, 1, device=xy.device, dtype=xy.dtype) * observation.period_s
-    parts = [step, time.expand(mask.shape)[..., None], xy[..., 1:, :], angle.cos()[..., None], angle.sin()[..., None]]
-    return group_steps(torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None], mask, steps)
+    parts = [
+        step,
+        time.expand(mask.shape)[..., None],
+        xy[..., 1:, :],
+        angle.cos()[..., None],
+        angle.sin()[..., None],
+    ]
+    return group_steps(
+        torch.cat([*parts, torch.ones_like(parts[1])], -1) * mask[..., None], mask, steps
+    )
 
 
 def last_velocity(observation: Observation) -> Tensor:
@@ -98,7 +110,9 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 def neighbors(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
     """Indices int64 [B, S, n] of the nearest agents of each target, first itself, and bool [B, S, n]: seen in the last step."""
-    distance = pairwise_distances(observation.pose[:, : observation.num_targets, :2], observation.pose[..., :2])
+    distance = pairwise_distances(
+        observation.pose[:, : observation.num_targets, :2], observation.pose[..., :2]
+    )
     seen = observation.agent_mask & observation.valid[..., -1]
     same = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
     return nearest(distance.masked_fill(same, -1.0), seen[:, None] | same, radius_m, count)
@@ -121,9 +135,14 @@ def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tup
     position = to_frame(take(observation.position, index), pose) / LENGTH_SCALE_M
     velocity = rotate(take(observation.velocity, index), angle) / LENGTH_SCALE_M
     heading = (take(observation.heading, index) + angle)[..., None]
-    state = torch.cat([position, velocity, heading.cos(), heading.sin(), torch.ones_like(heading)], -1) * seen[..., None]
+    state = (
+        torch.cat([position, velocity, heading.cos(), heading.sin(), torch.ones_like(heading)], -1)
+        * seen[..., None]
+    )
     state, seen = group_steps(state, seen, steps)  # [B, S, n, T, 7 steps]
-    kind = nn.functional.one_hot(take(observation.agent_kind, index), len(AgentKind)).to(state.dtype)
+    kind = nn.functional.one_hot(take(observation.agent_kind, index), len(AgentKind)).to(
+        state.dtype
+    )
     kind = kind[:, :, :, None].expand(*state.shape[:-1], -1)
     return torch.cat([state, kind], -1).transpose(2, 3), seen.transpose(2, 3)
 
@@ -135,11 +154,16 @@ class PolylineEncoder(nn.Module):
         super().__init__()
         self.vector = nn.Linear(5, hidden)
         self.attribute = nn.Linear(NUM_ATTRIBUTES, hidden)
-        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, hidden)) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+            for _ in range(2)
+        )
         self.pooled = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(2))
         self.out = nn.Sequential(nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, width))
 
-    def encode(self, observation: Observation, point: Tensor, index: Tensor | None = None) -> Tensor:
+    def encode(
+        self, observation: Observation, point: Tensor, index: Tensor | None = None
+    ) -> Tensor:
         """Encode points [..., P, 2], divided by `LENGTH_SCALE_M`, of the polylines, or of those with `index`, to [..., D]."""
         attribute = self.attribute(polyline_attributes(observation))
         attribute = attribute if index is None else take(attribute, index)
@@ -165,16 +189,24 @@ class MapTokenizer(PolylineEncoder):
         return self.encode(observation, point, index), mask
 
 
-def nearest_polylines(observation: Observation, agents: int, radius_m: float, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def nearest_polylines(
+    observation: Observation, agents: int, radius_m: float, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """The polylines with the nearest middle points for each of the first N agents.
 
     Returns indices int64 [B, N, n] with n = min(count, M), nearest first; bool [B, N, n]: False for missing polylines; and points
     [B, N, n, P, 2] in the frame of the agent, divided by `LENGTH_SCALE_M`.
     """
     pose = observation.pose[:, :agents]
-    distance = pairwise_distances(pose[..., :2], observation.polyline[:, :, observation.polyline.shape[2] // 2])
+    distance = pairwise_distances(
+        pose[..., :2], observation.polyline[:, :, observation.polyline.shape[2] // 2]
+    )
     index, mask = nearest(distance, observation.polyline_mask[:, None], radius_m, count)
-    return index, mask, to_frame(take(observation.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M
+    return (
+        index,
+        mask,
+        to_frame(take(observation.polyline, index), pose[:, :, None, None]) / LENGTH_SCALE_M,
+    )
 
 
 def polyline_attributes(observation: Observation) -> Tensor:
@@ -204,5 +236,9 @@ class NeighborTokenizer(nn.Module):
         index, mask = neighbors(observation, self.radius_m, self.count)
         relative = relative_pose(take(observation.pose, index), pose[:, :, None])
         velocity = rotate(take(last_velocity(observation), index), -pose[:, :, None, 2])
-        x = self.relative(torch.cat([pose_features(relative), velocity / LENGTH_SCALE_M], -1))  # [B, S, n, D]
-        return take(feature, index) + x.view(*x.shape[:3], *[1] * (feature.ndim - 3), x.shape[3]), mask
+        x = self.relative(
+            torch.cat([pose_features(relative), velocity / LENGTH_SCALE_M], -1)
+        )  # [B, S, n, D]
+        return take(feature, index) + x.view(
+            *x.shape[:3], *[1] * (feature.ndim - 3), x.shape[3]
+        ), mask

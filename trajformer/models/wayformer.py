@@ -26,12 +26,20 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.blocks import BlockConfig, Decoder, EncoderBlock, LatentBlock, masked_mean, stack_norm
+from trajformer.config import Config
+from trajformer.core.blocks import (
+    BlockConfig,
+    Decoder,
+    EncoderBlock,
+    LatentBlock,
+    masked_mean,
+    stack_norm,
+)
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
-from trajformer.errors import Config, ConfigError
+from trajformer.errors import ConfigError
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
@@ -92,10 +100,16 @@ class SceneEncoderConfig(Config):
         super().__post_init__()
         factorised = self.attention != "multi_axis"
         if factorised and 1 in self.depths():
-            raise ConfigError("layers", f"{self.layers}, expected at least two in each encoder for factorised attention")
+            raise ConfigError(
+                "layers",
+                f"{self.layers}, expected at least two in each encoder for factorised attention",
+            )
         counts = self.latents.counts if self.latents else ()
         if counts and len(counts) != 1 + factorised:
-            raise ConfigError("latents.counts", f"{len(counts)} numbers, expected {1 + factorised} for {self.attention}")
+            raise ConfigError(
+                "latents.counts",
+                f"{len(counts)} numbers, expected {1 + factorised} for {self.attention}",
+            )
 
     def depths(self) -> tuple[int, int]:
         """Numbers of blocks: of the encoder of each modality, of the joint encoder after them."""
@@ -139,7 +153,9 @@ class AxisEncoder(nn.Module):
         """A grid of the same size, or shorter along axes with latents. A latent is real if any token of its axis is."""
         token, real = grid
         for axis, block in zip(self.axes, self.blocks, strict=True):
-            sequences = token.movedim(axis, -2).contiguous()  # tokens along the axis are next to each other in memory
+            sequences = token.movedim(
+                axis, -2
+            ).contiguous()  # tokens along the axis are next to each other in memory
             token = block(sequences, real.movedim(axis, -1)[..., None, :]).movedim(-2, axis)
             if isinstance(block, LatentBlock):
                 real = real.any(axis, keepdim=True).expand(token.shape[:-1])
@@ -159,7 +175,11 @@ class SceneEncoder(nn.Module):
         before, after = config.depths()
         own = [AxisEncoder(config, before, self._joined_size([size])) for size in sizes]
         self.own = nn.ModuleList(own)
-        self.joint = AxisEncoder(config, after, self._joined_size([encoder.size for encoder in own])) if after else None
+        self.joint = (
+            AxisEncoder(config, after, self._joined_size([encoder.size for encoder in own]))
+            if after
+            else None
+        )
 
     def _joined_size(self, sizes: list[tuple[int, int]]) -> tuple[int, int]:
         """T and S of joined grids."""
@@ -186,7 +206,9 @@ def _flatten(grids: list[Grid]) -> Grid:
 def _tile(grids: list[Grid]) -> Grid:
     """Concatenate grids along slots; a grid without time is copied to all steps at which another grid has a real token."""
     steps = max(grid.token.shape[1] for grid in grids)
-    seen = torch.cat([grid.real for grid in grids if grid.real.shape[1] == steps], 2).any(2, keepdim=True)  # [N, T, 1]
+    seen = torch.cat([grid.real for grid in grids if grid.real.shape[1] == steps], 2).any(
+        2, keepdim=True
+    )  # [N, T, 1]
     token = torch.cat([grid.token.expand(-1, steps, -1, -1) for grid in grids], 2)
     return Grid(token, torch.cat([grid.real & seen for grid in grids], 2))
 
@@ -197,7 +219,10 @@ def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
     slots = sum(grid.token.shape[2] for grid in grids if grid.token.shape[1] == steps)
     token, real = joined.token[:, :, slots:], joined.real[:, :, slots:, None]
     mean = masked_mean(token, real, 1)[:, None]
-    return [Grid(joined.token[:, :, :slots], joined.real[:, :, :slots]), Grid(mean, real[..., 0].any(1, keepdim=True))]
+    return [
+        Grid(joined.token[:, :, :slots], joined.real[:, :, :slots]),
+        Grid(mean, real[..., 0].any(1, keepdim=True)),
+    ]
 
 
 @dataclass(frozen=True)
@@ -226,7 +251,9 @@ class WayformerConfig(SceneModelConfig, positive=("proposals", "decoder_layers",
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.modes > self.proposals:
-            raise ConfigError("modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals")
+            raise ConfigError(
+                "modes", f"{self.modes}, expected at most {self.proposals}, the number of proposals"
+            )
 
 
 class TargetScenes(nn.Module):
@@ -235,7 +262,10 @@ class TargetScenes(nn.Module):
     def __init__(self, config: WayformerConfig) -> None:
         super().__init__()
         self.config, width = config, config.encoder.block.width
-        features, steps = state_width(config.steps_per_token), -(-config.max_history // config.steps_per_token)
+        features, steps = (
+            state_width(config.steps_per_token),
+            -(-config.max_history // config.steps_per_token),
+        )
         self.history, self.agents = nn.Linear(features, width), nn.Linear(features, width)
         self.road = MapTokenizer(width, config.map_width, config.map_radius_m, config.max_polylines)
         self.sizes = [(steps, 1), (steps, config.max_neighbors - 1), (1, config.max_polylines)]
@@ -248,7 +278,11 @@ class TargetScenes(nn.Module):
         road, real = self.road(observation, observation.num_targets)
         seen = seen & near[:, :, None]
         history, agents = self.history(state[..., :1, :]), self.agents(state[..., 1:, :])
-        parts = [(history, seen[..., :1]), (agents, seen[..., 1:]), (road[:, :, None], real[:, :, None])]
+        parts = [
+            (history, seen[..., :1]),
+            (agents, seen[..., 1:]),
+            (road[:, :, None], real[:, :, None]),
+        ]
         grids = []
         for (token, mask), position in zip(parts, self.positions, strict=True):
             token = token.flatten(0, 1).relu() + position(*token.shape[2:4]).flip(0)
@@ -272,8 +306,13 @@ class MixtureHead(nn.Module):
         """Features [B, S, K, D] of modes to a forecast in the frame of each target; `scale` is sigma."""
         step, log_sigma = self.gaussian(x).float().unflatten(-1, (self.num_future, 4)).chunk(2, -1)
         sigma = (_MAX_LOG_SIGMA * (log_sigma / _MAX_LOG_SIGMA).tanh()).exp()
-        logit, pose = self.score(x).squeeze(-1).float(), observation.pose[:, : observation.num_targets]
-        return Forecast(constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma)
+        logit, pose = (
+            self.score(x).squeeze(-1).float(),
+            observation.pose[:, : observation.num_targets],
+        )
+        return Forecast(
+            constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma
+        )
 
 
 class Wayformer(Forecaster, config=WayformerConfig):
@@ -302,7 +341,9 @@ class Wayformer(Forecaster, config=WayformerConfig):
         memory, real = self.encoder(self.scenes(observation))
         queries = self.queries.expand(len(memory), -1, -1)
         x = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])[-1]
-        forecast = self.head(observation, x.unflatten(0, (observation.num_scenes, observation.num_targets)))
+        forecast = self.head(
+            observation, x.unflatten(0, (observation.num_scenes, observation.num_targets))
+        )
         if self.training or self.config.modes == self.config.proposals:
             return forecast
         return aggregate(forecast, self.config.modes, self.config.aggregation)

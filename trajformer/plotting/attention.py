@@ -9,12 +9,16 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from trajformer.plotting import style
 
 # Lightness decreases evenly.
-SCALE = LinearSegmentedColormap.from_list("attention", [style.PAPER, "#F6D3B8", style.FOCAL, "#5A2400"])
+SCALE = LinearSegmentedColormap.from_list(
+    "attention", [style.PAPER, "#F6D3B8", style.FOCAL, "#5A2400"]
+)
 _MAX_ALPHA = 0.7  # of the overlay, at the largest weight
 _MAX_NUMBERED = 100  # entries of a matrix that is small enough for numbers
 
 
-def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, query: tuple[float, float] | None = None) -> Axes:
+def draw_attention_map(
+    ax: Axes, image: np.ndarray, weights: np.ndarray, *, query: tuple[float, float] | None = None
+) -> Axes:
     """Draw an image in gray under an orange overlay that is more opaque where the weight is larger.
 
     The image is float [H, W] or [H, W, 3] in 0..1; units of `ax` become pixels, row 0 on top. `weights` [rows, columns] >= 0 form
@@ -27,26 +31,46 @@ def draw_attention_map(ax: Axes, image: np.ndarray, weights: np.ndarray, *, quer
     ax.imshow(overlay, extent=ax.images[0].get_extent(), interpolation="nearest", gid="attention")
     if query is not None:
         for color, size in ((style.PAPER, 3.5), (style.TRUTH, 1.6)):
-            ax.plot(*query, marker="x", markersize=8, markeredgewidth=size, color=color, gid="query")
+            ax.plot(
+                *query, marker="x", markersize=8, markeredgewidth=size, color=color, gid="query"
+            )
     return ax
 
 
 def draw_image(ax: Axes, image: np.ndarray) -> Axes:
     """Draw an image float [H, W] or [H, W, 3] in 0..1; units are pixels, row 0 on top."""
     height, width = image.shape[:2]
-    ax.imshow(image, cmap="gray", vmin=0.0, vmax=1.0, extent=(0, width, height, 0), interpolation="nearest", gid="image")
+    ax.imshow(
+        image,
+        cmap="gray",
+        vmin=0.0,
+        vmax=1.0,
+        extent=(0, width, height, 0),
+        interpolation="nearest",
+        gid="image",
+    )
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_linewidth(0.6)
     return ax
 
 
-def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Axes:
+def draw_attention_matrix(
+    ax: Axes, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
+) -> Axes:
     """Draw a matrix of weights [L, S] >= 0, a row for each query token and a column for each key token; large weights are dark.
 
     Each row sums to 1. In a small matrix, weights above 0.05 are written in hundredths.
     """
     vmax = max(float(weights.max(initial=0.0)), 1e-12)
-    ax.imshow(weights, cmap=SCALE, vmin=0.0, vmax=vmax, aspect="equal", interpolation="nearest", gid="attention")
+    ax.imshow(
+        weights,
+        cmap=SCALE,
+        vmin=0.0,
+        vmax=vmax,
+        aspect="equal",
+        interpolation="nearest",
+        gid="attention",
+    )
     size = style.SMALL_PT if max(weights.shape) <= 24 else 5.0
     ax.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size, parse_math=False)
     ax.set_yticks(range(len(rows)), rows, fontsize=size, parse_math=False)
@@ -60,16 +84,41 @@ def draw_attention_matrix(ax: Axes, weights: np.ndarray, rows: Sequence[str], co
     for row, column in np.argwhere(weights > 0.05) if weights.size <= _MAX_NUMBERED else ():
         value = float(weights[row, column])
         color = style.PAPER if value > 0.55 * vmax else style.INK
-        ax.text(column, row, f"{100 * value:.0f}", color=color, fontsize=6.5, ha="center", va="center", gid="weight")
+        ax.text(
+            column,
+            row,
+            f"{100 * value:.0f}",
+            color=color,
+            fontsize=6.5,
+            ha="center",
+            va="center",
+            gid="weight",
+        )
     return ax
 
 
 def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
     """Draw one bar per name with its share [N] in 0..1, from the top: class probabilities, or weights of tokens."""
     rows = range(len(names))
-    ax.barh(rows, shares, height=0.62, color=style.FOCAL, edgecolor=style.FOCAL_DARK, linewidth=0.6, gid="shares")
+    ax.barh(
+        rows,
+        shares,
+        height=0.62,
+        color=style.FOCAL,
+        edgecolor=style.FOCAL_DARK,
+        linewidth=0.6,
+        gid="shares",
+    )
     for row, share in zip(rows, np.asarray(shares).tolist(), strict=True):
-        ax.text(share + 0.02, row, f"{share:.2f}", fontsize=style.SMALL_PT, va="center", color=style.INK, gid="share")
+        ax.text(
+            share + 0.02,
+            row,
+            f"{share:.2f}",
+            fontsize=style.SMALL_PT,
+            va="center",
+            color=style.INK,
+            gid="share",
+        )
     short = [name if len(name) <= 24 else name[:23] + "…" for name in names]
     ax.set_yticks(rows, short, fontsize=style.SMALL_PT, parse_math=False)
     ax.set(xlim=(0.0, 1.18), ylim=(len(names) - 0.4, -0.6), xticks=[0.0, 0.5, 1.0])

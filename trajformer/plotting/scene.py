@@ -26,7 +26,13 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
 from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
-from trajformer.plotting.forecasts import AgentForecast, draw_forecasts, main_forecast, match_forecasts, track_errors
+from trajformer.plotting.forecasts import (
+    AgentForecast,
+    draw_forecasts,
+    main_forecast,
+    match_forecasts,
+    track_errors,
+)
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.scenes.files import atomically
 from trajformer.scenes.scene import METRES, AgentKind, AgentRole, Scene
@@ -34,7 +40,11 @@ from trajformer.scenes.store import SceneStore
 
 FIGURE_INCHES, DPI = (4.2, 5.2), 150
 _COLUMNS = 4  # scenes in a row of a picture
-_LEFT, _RIGHT, _TOP = 0.6, 0.12, 0.45  # inches around the square axes; the legend uses the space below
+_LEFT, _RIGHT, _TOP = (
+    0.6,
+    0.12,
+    0.45,
+)  # inches around the square axes; the legend uses the space below
 MARGIN_M, MARGIN_SHARE = 5.0, 0.05
 MIN_HALF_M, MAX_TARGETS_HALF_M, MAX_HALF_M = 25.0, 50.0, 120.0
 MARGIN_CROWD_M, MIN_HALF_CROWD_M = 1.5, 5.0  # for scenes with pedestrians only
@@ -49,7 +59,11 @@ ByScene = Mapping[str, Sequence[TrackForecast]]
 
 
 def plot_scene(
-    scene: Scene, forecasts: Iterable[TrackForecast] | Forecast = (), batch: SceneBatch | None = None, *, density: bool = False
+    scene: Scene,
+    forecasts: Iterable[TrackForecast] | Forecast = (),
+    batch: SceneBatch | None = None,
+    *,
+    density: bool = False,
 ) -> Figure:
     """Draw a scene, with or without map and future, into a new figure; `density` as in `draw_scene`.
 
@@ -59,10 +73,16 @@ def plot_scene(
     """
     if isinstance(forecasts, Forecast):
         if batch is None:
-            raise ValueError("the output of a model needs its batch: plot_scene(scene, forecast, batch)")
+            raise ValueError(
+                "the output of a model needs its batch: plot_scene(scene, forecast, batch)"
+            )
         if scene.scene_id not in batch.observation.scene_id:
             raise TrajformerError(f"scene {scene.scene_id!r} is not in the batch of the forecast")
-        forecasts = [f for f in track_forecasts_of(forecasts, batch.observation) if f.scene_id == scene.scene_id]
+        forecasts = [
+            f
+            for f in track_forecasts_of(forecasts, batch.observation)
+            if f.scene_id == scene.scene_id
+        ]
     figure, (ax,) = _new_figure(1)
     draw_scene(ax, scene, forecasts or (), density=density)
     return figure
@@ -73,12 +93,19 @@ def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
     width, height = FIGURE_INCHES
     columns, rows = min(count, _COLUMNS), -(-count // _COLUMNS)
     wide, high, side = columns * width, rows * height, width - _LEFT - _RIGHT
-    corners = [(n % columns * width + _LEFT, (rows - n // columns) * height - _TOP - side) for n in range(count)]
+    corners = [
+        (n % columns * width + _LEFT, (rows - n // columns) * height - _TOP - side)
+        for n in range(count)
+    ]
     figure = Figure(figsize=(wide, high))
-    return figure, [figure.add_axes((x / wide, y / high, side / wide, side / high)) for x, y in corners]
+    return figure, [
+        figure.add_axes((x / wide, y / high, side / wide, side / high)) for x, y in corners
+    ]
 
 
-def draw_scene(ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False) -> Axes:
+def draw_scene(
+    ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False
+) -> Axes:
     """Draw a scene with its forecasts and a legend, cropped to the relevant part; crowds have one color per pedestrian.
 
     With `density`, the expected density of people (`draw_density`) is drawn instead of the modes. Raises as `plot_scene`.
@@ -134,14 +161,18 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
     targets, now = scene.agent_role != AgentRole.CONTEXT, scene.num_history - 1
     targets[[forecast.agent for forecast in forecasts]] = True
     seen = scene.valid.any(1)
-    groups = [np.flatnonzero(group & seen).tolist() for group in (targets, scene.valid[:, now], seen)]
+    groups = [
+        np.flatnonzero(group & seen).tolist() for group in (targets, scene.valid[:, now], seen)
+    ]
     agents = next(filter(None, groups))
     here = {agent: _recorded(scene, agent, slice(now, now + 1))[0] for agent in agents}
 
     def points(agent: int) -> np.ndarray:
         """Positions [n, 2] of the last history steps, the recorded future and the forecasts of an agent."""
         recorded = _recorded(scene, agent, slice(max(now + 1 - _TRAIL_STEPS, 0), None))
-        return np.concatenate([recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)])
+        return np.concatenate(
+            [recorded, *(f.position.reshape(-1, 2) for f in forecasts if f.agent == agent)]
+        )
 
     pedestrians = bool((scene.agent_kind == AgentKind.PEDESTRIAN).all())
     least = (MARGIN_CROWD_M, MIN_HALF_CROWD_M) if pedestrians else (MARGIN_M, MIN_HALF_M)
@@ -149,7 +180,9 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
     margin, min_half, max_targets_half, max_half = lengths.tolist()
     focal = [agent for agent in agents if scene.agent_role[agent] == AgentRole.FOCAL] or agents
     window, start = np.concatenate([points(agent) for agent in focal]), here[focal[0]]
-    others = sorted(set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(here[agent] - start)))
+    others = sorted(
+        set(agents) - set(focal), key=lambda agent: float(np.linalg.norm(here[agent] - start))
+    )
     for agent in others:
         for added in (points(agent), here[agent][None]):
             wider = np.concatenate([window, added])
@@ -157,7 +190,11 @@ def choose_view(scene: Scene, forecasts: Sequence[AgentForecast] = ()) -> View:
                 window = wider
                 break
     view = _square(window, margin)
-    return View(view.center, max(view.half, min_half)) if view.half <= max_half else View(start, max_half)
+    return (
+        View(view.center, max(view.half, min_half))
+        if view.half <= max_half
+        else View(start, max_half)
+    )
 
 
 def _square(points: np.ndarray, margin: float) -> View:
@@ -181,7 +218,11 @@ def shown_errors(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[tuple
 
 def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     """Short scene id and city; below, the error of the main forecast (`main_forecast`) or the mean error of all."""
-    name = scene.scene_id if len(scene.scene_id) <= _MAX_ID else f"{scene.scene_id[:8]}…{scene.scene_id[-8:]}"
+    name = (
+        scene.scene_id
+        if len(scene.scene_id) <= _MAX_ID
+        else f"{scene.scene_id[:8]}…{scene.scene_id[-8:]}"
+    )
     lines = [f"{name}, {scene.city}" if scene.city else name]
     main = main_forecast(scene, forecasts)
     if known := shown_errors(scene, forecasts):
@@ -203,7 +244,9 @@ def add_legend(ax: Axes) -> Axes:
         paths = artist.get_paths() if filled else [artist.get_path()]
         if any(path.intersects_bbox(view, filled=filled) for path in paths):
             entries.setdefault(name, artist)
-    columns = list(filter(None, ([name for name in column if name in entries] for column in _LEGEND)))
+    columns = list(
+        filter(None, ([name for name in column if name in entries] for column in _LEGEND))
+    )
     if not columns:
         return ax
     rows = max(map(len, columns))
@@ -234,7 +277,9 @@ def choose_scenes(
     TrajformerError: a forecast does not fit its scene.
     """
     chosen, ids = store.find(scene_ids), store.scene_ids()
-    candidates = [index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts]
+    candidates = [
+        index for index, scene_id in enumerate(ids) if forecasts.get(scene_id) or not forecasts
+    ]
     if not scene_ids and worst is None and random is None:
         return candidates
     if worst is not None:
@@ -246,18 +291,30 @@ def choose_scenes(
         chosen += sorted(largest, key=lambda index: (-largest[index], index))[:worst]
     if random is not None:
         rest = sorted(set(candidates) - set(chosen))
-        chosen += [rest[i] for i in np.random.default_rng(seed).permutation(len(rest))[:random].tolist()]
+        chosen += [
+            rest[i] for i in np.random.default_rng(seed).permutation(len(rest))[:random].tolist()
+        ]
     return list(dict.fromkeys(chosen))
 
 
 def file_name(scene_id: str) -> str:
     """A scene id as a file name without folder and suffix; changed ids get a digest, so that names are unique."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", scene_id).lstrip(".")[:120]
-    return safe if safe and safe == scene_id else f"{safe or 'scene'}-{hashlib.sha256(scene_id.encode()).hexdigest()[:8]}"
+    return (
+        safe
+        if safe and safe == scene_id
+        else f"{safe or 'scene'}-{hashlib.sha256(scene_id.encode()).hexdigest()[:8]}"
+    )
 
 
 def save_scene_plots(
-    store: SceneStore, indices: Sequence[int], forecasts: ByScene, out: Path, *, progress: bool = True, density: bool = False
+    store: SceneStore,
+    indices: Sequence[int],
+    forecasts: ByScene,
+    out: Path,
+    *,
+    progress: bool = True,
+    density: bool = False,
 ) -> list[Path]:
     """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in rows; returns the paths.
 

@@ -34,7 +34,9 @@ class LaneStyle:
 
 LANES = {
     PolylineKind.LANE_VEHICLE: LaneStyle("vehicle lane", "#A6A6A6", "#D2D2D2", "-", 0.7),
-    PolylineKind.LANE_BUS: LaneStyle("bus lane", "#D6A63C", "#EFDCB2", (0.0, (7.0, 2.0, 1.5, 2.0)), 0.9),
+    PolylineKind.LANE_BUS: LaneStyle(
+        "bus lane", "#D6A63C", "#EFDCB2", (0.0, (7.0, 2.0, 1.5, 2.0)), 0.9
+    ),
     PolylineKind.LANE_BIKE: LaneStyle("bike lane", "#86C5AE", "#C9E6DC", (0.0, (1.2, 1.6)), 1.0),
 }
 

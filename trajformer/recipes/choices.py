@@ -8,10 +8,15 @@ To add a loss, do the same for `LOSSES`. Other packages add entry points of the 
 from dataclasses import fields
 from typing import Any
 
-from trajformer.errors import load_plugins
+from trajformer.config import load_plugins
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
-from trajformer.models.agentformer.model import AgentFormerConfig, AgentFormerSamplerConfig, CVAELossConfig, SamplerLossConfig
+from trajformer.models.agentformer.model import (
+    AgentFormerConfig,
+    AgentFormerSamplerConfig,
+    CVAELossConfig,
+    SamplerLossConfig,
+)
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig
@@ -50,8 +55,18 @@ LOSSES: dict[str, type[Any]] = {  # config classes by the name used in recipes
 LOSSES |= load_plugins("trajformer.losses")
 
 _RENAMED = {"own": "agent_aware", "max_neighbours": "max_neighbors", "start": "init"}
-_REMOVED = {"reach_m": 0.0, "first": True, "coverage": False, "trust": 1.0}  # removed options and today's values
-_LOSSES = {"mixture_loss": "mixture", "region_loss": "regions", "world_loss": "worlds", "scene_set_loss": "scene_set"}
+_REMOVED = {
+    "reach_m": 0.0,
+    "first": True,
+    "coverage": False,
+    "trust": 1.0,
+}  # removed options and today's values
+_LOSSES = {
+    "mixture_loss": "mixture",
+    "region_loss": "regions",
+    "world_loss": "worlds",
+    "scene_set_loss": "scene_set",
+}
 _MODEL_LOSSES = {"agentformer": "cvae", "agentformer_sampler": "sampler", "scene_set": "scene_set"}
 _OLD_FIELDS = {*_LOSSES, "cvae_loss", "sampler_loss"}
 
@@ -62,11 +77,17 @@ def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
     Models of other packages have no earlier version, so their fields stay.
     """
     models = plain.get("model")
-    if isinstance(models, dict) and any(value is not None and name not in _OWN_MODELS for name, value in models.items()):
+    if isinstance(models, dict) and any(
+        value is not None and name not in _OWN_MODELS for name, value in models.items()
+    ):
         return plain
     renamed: dict[str, Any] = _rename(plain)
     models = renamed.get("model")
-    given = [(name, value) for name, value in models.items() if value is not None] if isinstance(models, dict) else []
+    given = (
+        [(name, value) for name, value in models.items() if value is not None]
+        if isinstance(models, dict)
+        else []
+    )
     old_weights = set(renamed.get("loss") or {}) & {item.name for item in fields(SetLossConfig)}
     if len(given) != 1 or not (_OLD_FIELDS & renamed.keys() or old_weights):
         return renamed
@@ -89,6 +110,10 @@ def upgrade_recipe(plain: dict[str, Any]) -> dict[str, Any]:
 
 def _rename(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {name: item for name, item in value.items() if name not in _REMOVED or item != _REMOVED[name]}
+        kept = {
+            name: item
+            for name, item in value.items()
+            if name not in _REMOVED or item != _REMOVED[name]
+        }
         return {_RENAMED.get(name, name): _rename(item) for name, item in kept.items()}
     return [_rename(item) for item in value] if isinstance(value, list) else value

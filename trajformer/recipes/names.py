@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from trajformer.models.forecaster import Forecaster
 
 _HERE = Path(__file__).parent
-LIBRARY = _HERE / "library" if (_HERE / "library").is_dir() else _HERE.parents[1] / "configs"  # a wheel, or a checkout
-WEIGHTS = _HERE / "weights"  # weights/crowd_eth_ucy has a checkpoint for each of the five scenes of ETH/UCY
+LIBRARY = (
+    _HERE / "library" if (_HERE / "library").is_dir() else _HERE.parents[1] / "configs"
+)  # a wheel, or a checkout
+WEIGHTS = (
+    _HERE / "weights"
+)  # weights/crowd_eth_ucy has a checkpoint for each of the five scenes of ETH/UCY
 PRETRAINED = "pretrained:"  # and the name of a file in WEIGHTS
 
 
 def recipe_names() -> list[str]:
     """Names of all recipes: their paths in configs/ without the suffix."""
     paths = (path.relative_to(LIBRARY) for path in LIBRARY.rglob("*.yaml"))
-    return sorted(path.with_suffix("").as_posix() for path in paths if path.parts[0] != "compare")  # lists of recipes
+    return sorted(
+        path.with_suffix("").as_posix() for path in paths if path.parts[0] != "compare"
+    )  # lists of recipes
 
 
 def recipe_file(name: str | Path) -> Path:
@@ -33,19 +39,26 @@ def recipe_file(name: str | Path) -> Path:
     path = LIBRARY / f"{name}.yaml"
     if str(name) in recipe_names():
         return path
-    raise TrajformerError(f"{name}: no such file and no recipe of this name; `trajformer recipes` lists the names")
+    raise TrajformerError(
+        f"{name}: no such file and no recipe of this name; `trajformer recipes` lists the names"
+    )
 
 
 def pretrained_names() -> list[str]:
     """Names of the weights that are part of trajformer, `crowd_eth_ucy/eth` for example."""
-    return sorted(path.relative_to(WEIGHTS).with_suffix("").as_posix() for path in WEIGHTS.rglob("*.safetensors"))
+    return sorted(
+        path.relative_to(WEIGHTS).with_suffix("").as_posix()
+        for path in WEIGHTS.rglob("*.safetensors")
+    )
 
 
 def pretrained_card(name: str) -> dict[str, str]:
     """Data set, licence note, figures and training command of weights; the weights of a folder share one card."""
     import yaml
 
-    cards: dict[str, dict[str, str]] = yaml.safe_load((WEIGHTS / "cards.yaml").read_text(encoding="utf-8"))
+    cards: dict[str, dict[str, str]] = yaml.safe_load(
+        (WEIGHTS / "cards.yaml").read_text(encoding="utf-8")
+    )
     return cards.get(name) or cards[name.partition("/")[0]]
 
 
@@ -56,7 +69,9 @@ def checkpoint_file(name: str | Path) -> Path:
         return Path(name)
     known, weights = pretrained_names(), text.removeprefix(PRETRAINED)
     if weights not in known:
-        raise CheckpointError(f"{text}: no weights of this name; `trajformer pretrained` lists {', '.join(known)}")
+        raise CheckpointError(
+            f"{text}: no weights of this name; `trajformer pretrained` lists {', '.join(known)}"
+        )
     return WEIGHTS / f"{weights}.safetensors"
 
 

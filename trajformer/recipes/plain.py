@@ -12,7 +12,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from trajformer.errors import ConfigError, TrajformerError, type_problem
+from trajformer.config import type_problem
+from trajformer.errors import ConfigError, TrajformerError
 
 _CHOICES = "choices"
 
@@ -25,7 +26,9 @@ def one_of(choices: Mapping[str, type[Any]]) -> Mapping[str, Any]:
 def to_plain(value: Any) -> Any:
     """A config as nested dicts, lists, numbers and strings, which YAML and a safe checkpoint can hold."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _field_to_plain(item, getattr(value, item.name)) for item in fields(value)}
+        return {
+            item.name: _field_to_plain(item, getattr(value, item.name)) for item in fields(value)
+        }
     if isinstance(value, dict):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -44,7 +47,9 @@ def _field_to_plain(item: Field, value: Any) -> Any:
         return to_plain(value)
     names = [name for name, kind in choices.items() if type(value) is kind]
     if not names:
-        raise TrajformerError(f"{item.name}: {type(value).__name__} is none of the known configs ({', '.join(choices)})")
+        raise TrajformerError(
+            f"{item.name}: {type(value).__name__} is none of the known configs ({', '.join(choices)})"
+        )
     return {names[0]: to_plain(value)}
 
 
@@ -60,26 +65,40 @@ def from_plain(kind: Any, value: Any, where: str = "", default: Any = None) -> A
             return None
         kind = next(option for option in get_args(kind) if option is not type(None))
     if isinstance(kind, type) and is_dataclass(kind):
-        return value if isinstance(value, kind) else _dataclass_from_plain(kind, value, where, default)
+        return (
+            value if isinstance(value, kind) else _dataclass_from_plain(kind, value, where, default)
+        )
     return _leaf(kind, value, where)
 
 
 def _dataclass_from_plain(kind: Any, value: Any, where: str, default: Any) -> Any:
     if not isinstance(value, Mapping):
-        raise TrajformerError(f"{where or 'recipe'}: expected fields of {kind.__name__}, found {reprlib.repr(value)}")
+        raise TrajformerError(
+            f"{where or 'recipe'}: expected fields of {kind.__name__}, found {reprlib.repr(value)}"
+        )
     hints, known = get_type_hints(kind), {item.name: item for item in fields(kind)}
     if unknown := set(value) - known.keys():
-        raise TrajformerError(f"{where or 'recipe'}: unknown field '{min(unknown)}' (known: {', '.join(known)})")
+        raise TrajformerError(
+            f"{where or 'recipe'}: unknown field '{min(unknown)}' (known: {', '.join(known)})"
+        )
     values = {name: getattr(default, name) for name in known} if isinstance(default, kind) else {}
-    if missing := [name for name, item in known.items() if name not in value and name not in values and _is_required(item)]:
+    if missing := [
+        name
+        for name, item in known.items()
+        if name not in value and name not in values and _is_required(item)
+    ]:
         raise TrajformerError(f"{where or 'recipe'}: no field '{missing[0]}'")
     for name, item in value.items():
         path = f"{where}.{name}" if where else name
         choices = known[name].metadata.get(_CHOICES)
         if choices is None:
-            values[name] = from_plain(hints[name], item, path, values.get(name, _default(known[name])))
+            values[name] = from_plain(
+                hints[name], item, path, values.get(name, _default(known[name]))
+            )
         else:
-            values[name] = _choice_from_plain(choices, item, path, required=_is_required(known[name]))
+            values[name] = _choice_from_plain(
+                choices, item, path, required=_is_required(known[name])
+            )
     try:
         return kind(**values)
     except ConfigError as error:
@@ -93,16 +112,22 @@ def _default(item: Field[Any]) -> Any:
     return None if item.default is MISSING else item.default
 
 
-def _choice_from_plain(choices: Mapping[str, type[Any]], value: Any, where: str, required: bool) -> Any:
+def _choice_from_plain(
+    choices: Mapping[str, type[Any]], value: Any, where: str, required: bool
+) -> Any:
     if isinstance(value, tuple(choices.values())):
         return value
     if value is not None and not isinstance(value, Mapping):
-        raise TrajformerError(f"{where}: expected one of {', '.join(choices)} with its fields, found {reprlib.repr(value)}")
+        raise TrajformerError(
+            f"{where}: expected one of {', '.join(choices)} with its fields, found {reprlib.repr(value)}"
+        )
     given = {name: item for name, item in (value or {}).items() if item is not None}
     if not given and not required:
         return None
     if len(given) != 1:
-        raise TrajformerError(f"{where}: give exactly one of {', '.join(choices)}; found {', '.join(given) or 'none'}")
+        raise TrajformerError(
+            f"{where}: give exactly one of {', '.join(choices)}; found {', '.join(given) or 'none'}"
+        )
     [(name, item)] = given.items()
     if name not in choices:
         raise TrajformerError(f"{where}: unknown name '{name}' (known: {', '.join(choices)})")
@@ -115,7 +140,13 @@ def schema(kind: type[Any]) -> type[Any]:
     for item in fields(kind):
         choices = item.metadata.get(_CHOICES)
         if choices is None:
-            changed.append((item.name, hints[item.name], field(default=item.default, default_factory=item.default_factory)))
+            changed.append(
+                (
+                    item.name,
+                    hints[item.name],
+                    field(default=item.default, default_factory=item.default_factory),
+                )
+            )
             continue
         options = [(name, config | None, field(default=None)) for name, config in choices.items()]
         nested = make_dataclass(f"{kind.__name__}_{item.name}", options, frozen=True)
@@ -135,7 +166,10 @@ def _leaf(kind: Any, value: Any, where: str) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         inner = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if len(inner) == len(value):
-            return tuple(from_plain(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(zip(inner, value, strict=True)))
+            return tuple(
+                from_plain(of, item, f"{where}[{i}]")
+                for i, (of, item) in enumerate(zip(inner, value, strict=True))
+            )
     if origin is Literal and value in get_args(kind):
         return value
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -143,6 +177,8 @@ def _leaf(kind: Any, value: Any, where: str) -> Any:
             if value in (member, member.name, member.value):
                 return member
     number = kind is float and isinstance(value, int) and not isinstance(value, bool)
-    if isinstance(kind, type) and (number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))):
+    if isinstance(kind, type) and (
+        number or (isinstance(value, kind) and not (kind is int and isinstance(value, bool)))
+    ):
         return kind(value)
     raise TrajformerError(f"{where}: {type_problem(kind, value)}")

@@ -5,9 +5,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import nn
 
+from trajformer.config import Config
 from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig, Targets
-from trajformer.errors import Config, TrajformerError
+from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.choices import LOSSES, MODELS
@@ -15,7 +16,11 @@ from trajformer.recipes.plain import one_of
 
 
 @dataclass(frozen=True)
-class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train": (1, 10**9), "workers": (0, 1_000)}):
+class DataConfig(
+    Config,
+    positive=("batch_size", "bucket"),
+    limits={"limit_train": (1, 10**9), "workers": (0, 1_000)},
+):
     """The scenes and how they become batches.
 
     Attributes:
@@ -59,14 +64,15 @@ class DataConfig(Config, positive=("batch_size", "bucket"), limits={"limit_train
 class OptimConfig(
     Config,
     shares=("drop", "warmup"),
-    limits=dict.fromkeys(("learning_rate", "muon_rate"), (1e-12, 10.0)) | dict.fromkeys(("betas", "average"), (0.0, 0.999999)),
+    limits=dict.fromkeys(("learning_rate", "muon_rate"), (1e-12, 10.0))
+    | dict.fromkeys(("betas", "average"), (0.0, 0.999999)),
 ):
     """Optimiser with a linear warm-up and a schedule after it.
 
     Attributes:
         learning_rate: rate of AdamW after the warm-up.
         muon_rate: if given, Muon optimises the matrices of linear layers with this rate, and AdamW all other parameters.
-            `Forecaster.outer` excludes layers that read features or give results (only SE2Former does).
+            `Forecaster.muon_exclude` excludes layers that read features or give results (only SE2Former does).
         schedule: a cosine or a line to zero over the whole training, the inverse square root of the step (Vaswani et al. 2017),
             or one drop to a tenth of the rate (DETR).
         drop: share of the steps before the drop.
@@ -89,7 +95,9 @@ class OptimConfig(
 
 
 @dataclass(frozen=True)
-class TrainerConfig(Config, positive=("epochs", "minutes", "devices", "threads", "validate_every", "log_every")):
+class TrainerConfig(
+    Config, positive=("epochs", "minutes", "devices", "threads", "validate_every", "log_every")
+):
     """Length, device and precision of the training.
 
     Attributes:
@@ -185,9 +193,13 @@ class TrainConfig(Recipe):
             raise TrajformerError(f"loss: {reason}")
         config = model.choose_loss(self.loss)
         if self.data.branches and not isinstance(config, SetLossConfig):
-            raise TrajformerError("data.branches: true, but only the set loss supports several futures of one past")
+            raise TrajformerError(
+                "data.branches: true, but only the set loss supports several futures of one past"
+            )
         if bool(self.first_stage) != model.needs_first_stage:
             if model.needs_first_stage:
-                raise TrajformerError(f"first_stage: none, but {type(model).__name__} needs a checkpoint")
+                raise TrajformerError(
+                    f"first_stage: none, but {type(model).__name__} needs a checkpoint"
+                )
             raise TrajformerError(f"first_stage: given, but {type(model).__name__} has none")
         return config

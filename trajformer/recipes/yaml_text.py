@@ -14,7 +14,9 @@ MAX_BYTES = 50_000  # over ten times the largest recipe; the parser needs half a
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases are not supported", problem_mark=self.peek_event().start_mark)
+            raise yaml.MarkedYAMLError(
+                problem="aliases are not supported", problem_mark=self.peek_event().start_mark
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -22,20 +24,28 @@ class _Loader(yaml.SafeLoader):
         if len(values) < len(node.value):
             keys = [str(key.value) for key, _ in node.value]
             twice = next((key for key in keys if keys.count(key) > 1), "a key")
-            raise yaml.MarkedYAMLError(problem=f"{twice[:40]} occurs twice in this block", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"{twice[:40]} occurs twice in this block", problem_mark=node.start_mark
+            )
         return values
 
     def construct_yaml_int(self, node: Any) -> int:
         if re.match(r"[-+]?0[0-7_]|.*:", node.value):
-            raise yaml.MarkedYAMLError(problem=f"{node.value[:40]} is not a decimal number", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value[:40]} is not a decimal number", problem_mark=node.start_mark
+            )
         value: int = super().construct_yaml_int(node)
         if abs(value) >= 2**64:  # Python refuses to print the largest ones
-            raise yaml.MarkedYAMLError(problem="a whole number of more than 64 bits", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem="a whole number of more than 64 bits", problem_mark=node.start_mark
+            )
         return value
 
     def construct_yaml_float(self, node: Any) -> float:
         if ":" in node.value:
-            raise yaml.MarkedYAMLError(problem=f"{node.value[:40]} is not a decimal number", problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value[:40]} is not a decimal number", problem_mark=node.start_mark
+            )
         value: float = super().construct_yaml_float(node)
         return value
 
@@ -57,7 +67,9 @@ def parse_yaml(text: str, where: str | Path) -> Any:
         reason = str(error)
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
             reason = f"line {error.problem_mark.line + 1}: {error.problem}"
-        raise TrajformerError(f"{where}: not readable as YAML: {' '.join(reason.split())}") from error
+        raise TrajformerError(
+            f"{where}: not readable as YAML: {' '.join(reason.split())}"
+        ) from error
 
 
 def read_yaml(path: Path) -> Any:
@@ -66,5 +78,7 @@ def read_yaml(path: Path) -> Any:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise TrajformerError(f"{path}: not a text file: {getattr(error, 'strerror', None) or error}") from error
+        raise TrajformerError(
+            f"{path}: not a text file: {getattr(error, 'strerror', None) or error}"
+        ) from error
     return parse_yaml(text, path)

@@ -10,7 +10,15 @@ import numpy as np
 
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import atomically, write_atomically
-from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, LightState, PolylineKind, Scene
+from trajformer.scenes.scene import (
+    AgentKind,
+    AgentRole,
+    EdgeKind,
+    LaneFlag,
+    LightState,
+    PolylineKind,
+    Scene,
+)
 
 FORMATS = (".json", ".npz")
 
@@ -43,11 +51,17 @@ def scene_to_json(scene: Scene) -> str:
     `origin` (metres, city frame), sizes are length and width in metres, headings radians, velocities metres per second. Numbers
     have the digits that are needed to restore the same float32 (`origin`: float64). Raises ValueError: the scene is not valid.
     """
-    numbers = {name: _short_floats(getattr(scene, name)) for name in ("position", "heading", "velocity")}
+    numbers = {
+        name: _short_floats(getattr(scene, name)) for name in ("position", "heading", "velocity")
+    }
     numbers |= {"size": _short_floats(scene.agent_size)} if len(scene.agent_size) else {}
     point, offset = _short_floats(scene.point), scene.polyline_offset.tolist()
     agents = [
-        {"id": scene.agent_id[i], "kind": AgentKind(scene.agent_kind[i]).name, "role": AgentRole(scene.agent_role[i]).name}
+        {
+            "id": scene.agent_id[i],
+            "kind": AgentKind(scene.agent_kind[i]).name,
+            "role": AgentRole(scene.agent_role[i]).name,
+        }
         | {"valid": scene.valid[i].tolist()}
         | {name: value[i] for name, value in numbers.items()}
         for i in range(scene.num_agents)
@@ -61,12 +75,20 @@ def scene_to_json(scene: Scene) -> str:
     ends = zip(*scene.edge.tolist(), scene.edge_kind.tolist(), strict=True)
     edges = [{"from": a, "to": b, "kind": EdgeKind(kind).name} for a, b, kind in ends]
     states = [[LightState(state).name for state in row] for row in scene.light_state.tolist()]
-    lights = [{"lane": lane, "states": row} for lane, row in zip(scene.light_lane.tolist(), states, strict=True)]
+    lights = [
+        {"lane": lane, "states": row}
+        for lane, row in zip(scene.light_lane.tolist(), states, strict=True)
+    ]
     names = ("scene_id", "source", "split", "city", "period_s", "num_history", "num_future", "unit")
     head = {name: getattr(scene, name) for name in names} | {"origin": scene.origin.tolist()}
     compact = functools.partial(json.dumps, ensure_ascii=False, allow_nan=False)
     lines = [f' "{name}": {compact(value)}' for name, value in head.items()]
-    for name, rows in (("agents", agents), ("polylines", polylines), ("edges", edges), ("lights", lights)):
+    for name, rows in (
+        ("agents", agents),
+        ("polylines", polylines),
+        ("edges", edges),
+        ("lights", lights),
+    ):
         lines.append(f' "{name}": [' + ",".join(f"\n  {compact(row)}" for row in rows) + "\n ]")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

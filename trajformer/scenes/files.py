@@ -14,9 +14,16 @@ from tempfile import TemporaryDirectory
 from trajformer.errors import TrajformerError
 
 LOCK = ".lock"  # in a locked folder: process, machine and start time of the owner
-SIZE_SCALE = ContextVar("SIZE_SCALE", default=1.0)  # multiplies the limits of sizes of files and of their content
+SIZE_SCALE = ContextVar(
+    "SIZE_SCALE", default=1.0
+)  # multiplies the limits of sizes of files and of their content
 LOCK_S = 3.0  # to recognize the lock of an ended process
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
@@ -25,11 +32,15 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
-            raise OSError("a folder" if stat.S_ISDIR(state.st_mode) else "neither a file nor a folder")
+            raise OSError(
+                "a folder" if stat.S_ISDIR(state.st_mode) else "neither a file nor a folder"
+            )
         if state.st_size > (most := max_bytes * SIZE_SCALE.get()):
             raise OSError(f"{state.st_size} bytes, expected at most {most:.0f}")
         data = os.read(descriptor, state.st_size)
-        while len(data) < state.st_size and (more := os.read(descriptor, state.st_size - len(data))):
+        while len(data) < state.st_size and (
+            more := os.read(descriptor, state.st_size - len(data))
+        ):
             data += more  # a read may return fewer bytes than requested
         return data
     finally:
@@ -98,7 +109,9 @@ def _send(source: Path, path: Path) -> None:
         raise OSError(errno.EINVAL, "is a disk")
     else:
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe without a reader would block
+            descriptor = os.open(
+                path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+            )  # a pipe without a reader would block
         except OSError as error:
             reason = "no process reads from it" if error.errno == errno.ENXIO else error.strerror
             raise OSError(error.errno, reason) from error
@@ -130,7 +143,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except Timeout:
             if not path.is_file() or path.stat().st_size:
                 raise
-            path.unlink(missing_ok=True)  # its owner was killed before it wrote its name, which takes no time
+            path.unlink(
+                missing_ok=True
+            )  # its owner was killed before it wrote its name, which takes no time
             lock.acquire(timeout=0)
     except Timeout as error:
         try:
@@ -138,7 +153,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except (OSError, ValueError):
             pid = host = "unknown"
         owner = f"another run is writing to this folder (process {pid} on {host})"
-        raise TrajformerError(f"{folder}: {owner}; wait for it, or remove {path} if it has ended") from error
+        raise TrajformerError(
+            f"{folder}: {owner}; wait for it, or remove {path} if it has ended"
+        ) from error
     try:
         yield
     finally:

@@ -9,7 +9,9 @@ import sys
 from types import ModuleType
 from typing import Any, TypeVar
 
-Array = TypeVar("Array", bound=Any)  # np.ndarray or torch.Tensor; no type names torch, so that readers need not import it
+Array = TypeVar(
+    "Array", bound=Any
+)  # np.ndarray or torch.Tensor; no type names torch, so that readers need not import it
 
 
 def _library(value: Array) -> ModuleType:

@@ -19,7 +19,13 @@ MERGED = "merged.json"  # the sources of a store that `trajformer store merge` m
 RESAMPLED = "resampled.json"  # the source of a store that `trajformer store resample` made
 _CHECKSUM = re.compile(r'\{\n "checksum": "([0-9a-f]{8})",\n')  # CRC-32 of the text after it
 _FIELDS = {"schema_version", "splits", "records"}
-_SPLIT: dict[str, type] = {"scenes": int, "bytes": int, "source": list, "skipped": list, "shards": list}
+_SPLIT: dict[str, type] = {
+    "scenes": int,
+    "bytes": int,
+    "source": list,
+    "skipped": list,
+    "shards": list,
+}
 MAX_COUNT = 2**60  # of scenes, bytes and shards
 _PARTS: dict[str, dict[str, type]] = {  # of each shard and of each skipped input
     "shards": {"name": str, "scenes": int, "bytes": int, "sha256": str},
@@ -38,13 +44,23 @@ def shard_sizes(folder: Path) -> dict[str, int]:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    shards = [entry for entry in entries if entry.name.endswith(".arrow") and not entry.name.startswith(".") and entry.is_file()]
-    return {entry.name: entry.stat().st_size for entry in sorted(shards, key=lambda entry: (len(entry.name), entry.name))}
+    shards = [
+        entry
+        for entry in entries
+        if entry.name.endswith(".arrow") and not entry.name.startswith(".") and entry.is_file()
+    ]
+    return {
+        entry.name: entry.stat().st_size
+        for entry in sorted(shards, key=lambda entry: (len(entry.name), entry.name))
+    }
 
 
 def manifest_matches_files(root: Path, manifest: dict[str, Any]) -> bool:
     """True if the manifest lists exactly the shards on disk, by name and size."""
-    listed = {split: {shard["name"]: shard["bytes"] for shard in entry["shards"]} for split, entry in manifest["splits"].items()}
+    listed = {
+        split: {shard["name"]: shard["bytes"] for shard in entry["shards"]}
+        for split, entry in manifest["splits"].items()
+    }
     on_disk = {split: shard_sizes(root / split) for split in store_splits(root)}
     return on_disk == {split: shards for split, shards in listed.items() if shards}
 
@@ -53,7 +69,9 @@ def read_finished(root: Path) -> dict[str, Any]:
     """The manifest of a finished store (StoreError: there is none, or it does not list exactly the shards on disk)."""
     manifest = read_manifest(root)
     if not manifest_matches_files(root, manifest):
-        raise StoreError(f"{root}: manifest.json does not list the shards on disk: finish the store first")
+        raise StoreError(
+            f"{root}: manifest.json does not list the shards on disk: finish the store first"
+        )
     return manifest
 
 
@@ -79,16 +97,30 @@ def checksum(path: Path) -> str:
 
 
 def _describe_shard(path: Path, digest: str = "") -> tuple[dict[str, Any], ShardInfo]:
-    digest = digest or checksum(path)  # first, since a disk failure raises here but kills the process in mapped memory
+    digest = digest or checksum(
+        path
+    )  # first, since a disk failure raises here but kills the process in mapped memory
     info, count = read_shard_info(path)
-    return {"name": path.name, "scenes": count, "bytes": path.stat().st_size, "sha256": digest}, info
+    return {
+        "name": path.name,
+        "scenes": count,
+        "bytes": path.stat().st_size,
+        "sha256": digest,
+    }, info
 
 
 def _summarize(shards: list[tuple[dict[str, Any], ShardInfo]]) -> dict[str, Any]:
     entries = [entry for entry, _ in shards]
     total = {key: sum(entry[key] for entry in entries) for key in ("scenes", "bytes")}
-    skipped = [{"input": name, "reason": reason} for _, info in shards for name, reason in info.skipped]
-    return {"source": sorted({info.source for _, info in shards}), **total, "skipped": skipped, "shards": entries}
+    skipped = [
+        {"input": name, "reason": reason} for _, info in shards for name, reason in info.skipped
+    ]
+    return {
+        "source": sorted({info.source for _, info in shards}),
+        **total,
+        "skipped": skipped,
+        "shards": entries,
+    }
 
 
 def make_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[str, Any]:
@@ -98,7 +130,9 @@ def make_manifest(root: Path, known: Mapping[Path, str] | None = None) -> dict[s
         paths = [root / split / name for name in shard_sizes(root / split)]
         splits[split] = _summarize([_describe_shard(path, known.get(path, "")) for path in paths])
     if not splits:
-        raise StoreError(f"{root}: no store here (no <split>/*.arrow); make one with `trajformer preprocess`")
+        raise StoreError(
+            f"{root}: no store here (no <split>/*.arrow); make one with `trajformer preprocess`"
+        )
     manifest: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "splits": splits}
     if records := {path.name: checksum(path) for path in _records(root)}:
         manifest["records"] = records
@@ -136,16 +170,24 @@ def read_manifest(root: Path) -> dict[str, Any]:
             raise ValueError("its checksum differs")
         manifest = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{path}: no readable manifest ({error}); run `trajformer preprocess`") from error
+        raise StoreError(
+            f"{path}: no readable manifest ({error}); run `trajformer preprocess`"
+        ) from error
     version = manifest.get("schema_version") if isinstance(manifest, dict) else None
     if version != SCHEMA_VERSION:
-        raise StoreError(f"{path}: schema_version {version}, this software reads {SCHEMA_VERSION}: preprocess again")
+        raise StoreError(
+            f"{path}: schema_version {version}, this software reads {SCHEMA_VERSION}: preprocess again"
+        )
 
     def check(position: str, value: Any, types: dict[str, type]) -> None:
         for name, expected in types.items():
             found: Any = value.get(name) if isinstance(value, dict) else None
-            if type(found) is not expected or (isinstance(found, int) and not 0 <= found < MAX_COUNT):
-                raise StoreError(f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again")
+            if type(found) is not expected or (
+                isinstance(found, int) and not 0 <= found < MAX_COUNT
+            ):
+                raise StoreError(
+                    f"{path}: {position}: {name}: not a valid manifest entry; run `trajformer preprocess` again"
+                )
 
     manifest.pop("checksum", None)
     check("manifest", manifest, {"splits": dict})
@@ -157,17 +199,33 @@ def read_manifest(root: Path) -> dict[str, Any]:
     return manifest
 
 
-def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[Path]]) -> list[str]:
+def verify_store(
+    root: Path, progress: Callable[[Iterator[Path], int], Iterator[Path]]
+) -> list[str]:
     """Compare every shard with the manifest, validate every scene, and return one line for each problem.
 
     `progress` wraps an iterator of a known length, for a progress bar. Raises StoreError: there is no manifest.
     """
     content = read_manifest(root)
     manifest = content["splits"]
-    listed = {root / split / entry["name"]: entry for split, value in manifest.items() for entry in value["shards"]}
-    on_disk = {root / split / name: None for split in store_splits(root) for name in shard_sizes(root / split)}
-    problems = [f"{path.parent.name}/{path.name}: on disk but not in the manifest" for path in on_disk if path not in listed]
-    problems += [f"{path}: listed in the manifest but missing" for path in listed if path not in on_disk]
+    listed = {
+        root / split / entry["name"]: entry
+        for split, value in manifest.items()
+        for entry in value["shards"]
+    }
+    on_disk = {
+        root / split / name: None
+        for split in store_splits(root)
+        for name in shard_sizes(root / split)
+    }
+    problems = [
+        f"{path.parent.name}/{path.name}: on disk but not in the manifest"
+        for path in on_disk
+        if path not in listed
+    ]
+    problems += [
+        f"{path}: listed in the manifest but missing" for path in listed if path not in on_disk
+    ]
     paths = [path for path in listed if path in on_disk]
     shards: dict[str, list[tuple[dict[str, Any], ShardInfo]]] = {split: [] for split in manifest}
     seen: dict[str, set[str]] = {split: set() for split in manifest}
@@ -176,7 +234,9 @@ def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[
         try:
             entry, info = _describe_shard(path)
             shards[split].append((entry, info))
-            different = [key for key in ("sha256", "scenes", "bytes") if entry[key] != listed[path][key]]
+            different = [
+                key for key in ("sha256", "scenes", "bytes") if entry[key] != listed[path][key]
+            ]
             names = ["checksum"] if "sha256" in different else different
             problems += [f"{path}: {name} differs from the manifest" for name in names]
             problems += _invalid_scenes(Shard(path), seen[split])
@@ -184,11 +244,18 @@ def verify_store(root: Path, progress: Callable[[Iterator[Path], int], Iterator[
             problems.append(str(error))
     if not problems:
         wrong = [split for split in manifest if manifest[split] != _summarize(shards[split])]
-        problems += [f"{root / MANIFEST}: {split}: does not agree with its shards" for split in wrong]
+        problems += [
+            f"{root / MANIFEST}: {split}: does not agree with its shards" for split in wrong
+        ]
         records = {path.name: checksum(path) for path in _records(root)}
         different = records.items() ^ content.get("records", records).items()
-        problems += [f"{root / name}: checksum differs from the manifest" for name in sorted(dict(different))]
-    exact = content.keys() <= _FIELDS and (root / MANIFEST).read_text() in (_text(content), _with_checksum(content))
+        problems += [
+            f"{root / name}: checksum differs from the manifest" for name in sorted(dict(different))
+        ]
+    exact = content.keys() <= _FIELDS and (root / MANIFEST).read_text() in (
+        _text(content),
+        _with_checksum(content),
+    )
     if not problems and not exact:
         problems.append(f"{root / MANIFEST}: has been changed")
     return problems
@@ -201,7 +268,9 @@ def _invalid_scenes(shard: Shard, seen: set[str]) -> list[str]:
         try:
             scene = shard.scene(row).validate()
             if scene.scene_id in seen:
-                problems.append(f"{shard.path}: row {row}: scene {scene.scene_id}: occurs twice in its split")
+                problems.append(
+                    f"{shard.path}: row {row}: scene {scene.scene_id}: occurs twice in its split"
+                )
             seen.add(scene.scene_id)
         except StoreError as error:
             problems.append(str(error))

@@ -93,15 +93,23 @@ def _plan(stores: Sequence[Path]) -> list[_Copy]:
             raise StoreError(f"stores of different units cannot be merged: {lengths}")
         split = copy.source.parent.name
         table = Shard(copy.source).summary()
-        for clock in sorted(set(zip(*(table[name].round(9).tolist() for name in CLOCK), strict=True))):
+        for clock in sorted(
+            set(zip(*(table[name].round(9).tolist() for name in CLOCK), strict=True))
+        ):
             first, path = clocks.setdefault(split, (clock, copy.source))
             if clock != first:
-                values = " and ".join(f"{name} {a} and {b}" for name, a, b in zip(CLOCK, first, clock, strict=True) if a != b)
+                values = " and ".join(
+                    f"{name} {a} and {b}"
+                    for name, a, b in zip(CLOCK, first, clock, strict=True)
+                    if a != b
+                )
                 reason = f"{values} of {path} and {copy.source}; convert one store with `trajformer store resample`"
                 raise StoreError(f"split '{split}' would have scenes of different clocks: {reason}")
         for scene_id in table["scene_id"]:
             if (split, scene_id) in shard_of:
-                raise StoreError(f"{copy.source}: scene {scene_id} is in split '{split}' already: {shard_of[split, scene_id]}")
+                raise StoreError(
+                    f"{copy.source}: scene {scene_id} is in split '{split}' already: {shard_of[split, scene_id]}"
+                )
             shard_of[split, scene_id] = copy.source
     return copies
 
@@ -118,7 +126,9 @@ def _prepare_folder(stores: Sequence[Path], out: Path, copies: Sequence[_Copy]) 
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             earlier = {}
         if earlier != {copy.target: copy.sha256 for copy in copies} or not present <= shards.keys():
-            raise StoreError(f"{out}: not empty, and not from an earlier run of this merge: choose another folder")
+            raise StoreError(
+                f"{out}: not empty, and not from an earlier run of this merge: choose another folder"
+            )
         for path in (*out.glob(".*.tmp"), *out.glob("*/.*.tmp")):
             path.unlink(missing_ok=True)
     write_atomically(out / MERGED, json.dumps(record, indent=1) + "\n")

@@ -16,14 +16,23 @@ import numpy as np
 from trajformer.errors import SceneError, StoreError
 from trajformer.scenes.files import atomically, write_atomically
 from trajformer.scenes.geometry import wrap
-from trajformer.scenes.manifest import RESAMPLED, read_finished, shard_sizes, store_splits, write_manifest
+from trajformer.scenes.manifest import (
+    RESAMPLED,
+    read_finished,
+    shard_sizes,
+    store_splits,
+    write_manifest,
+)
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import PackedScene, Shard, pack, write_shard
 from trajformer.scenes.spec import MAX_STEPS, ROUNDING, longest
 
 
 def resample_scene(
-    scene: Scene, period_s: float | None = None, num_history: int | None = None, num_future: int | None = None
+    scene: Scene,
+    period_s: float | None = None,
+    num_history: int | None = None,
+    num_future: int | None = None,
 ) -> Scene:
     """The scene with another clock or length; the map is unchanged.
 
@@ -34,14 +43,19 @@ def resample_scene(
     ratio, last = period_s / scene.period_s, scene.num_history - 1
     limits = longest(ratio, scene.num_history, scene.num_future)
     history, future = num_history or limits[0], num_future or limits[1]
-    for name, number, limit in (("num_history", history, limits[0]), ("num_future", future, limits[1])):
+    for name, number, limit in (
+        ("num_history", history, limits[0]),
+        ("num_future", future, limits[1]),
+    ):
         if not 0 < number <= min(limit, MAX_STEPS):
             reason = f"{number} steps of {period_s} s, expected 1 to {min(limit, MAX_STEPS)} (the recording has no more)"
             raise SceneError(f"scene {scene.scene_id}: {name}: {reason}")
     known = future if scene.num_steps > scene.num_history else 0
     step = last + ratio * np.arange(1 - history, known + 1)  # float64 [T], in recorded steps
     whole = np.rint(step)
-    step = np.where(np.abs(step - whole) <= ROUNDING * max(ratio, 1.0), whole, step)  # as `longest` does
+    step = np.where(
+        np.abs(step - whole) <= ROUNDING * max(ratio, 1.0), whole, step
+    )  # as `longest` does
     low = np.floor(step).astype(np.intp)
     share = step - low
     high = low + (share > 0)
@@ -83,7 +97,9 @@ def resample_store(
     if out.resolve().is_relative_to(store.resolve()):
         raise StoreError(f"{out}: the new store must lie outside of {store}")
     read_finished(store)
-    paths = [store / split / name for split in store_splits(store) for name in shard_sizes(store / split)]
+    paths = [
+        store / split / name for split in store_splits(store) for name in shard_sizes(store / split)
+    ]
     with atomically(out) as temporary:
         for path in progress(iter(paths), len(paths)):
             shard, scenes, skipped = Shard(path), list[PackedScene](), list[tuple[str, str]]()
@@ -95,7 +111,9 @@ def resample_store(
                     skipped.append((scene.scene_id, str(error)))
             info = replace(shard.info, inputs="", skipped=(*shard.info.skipped, *skipped))
             write_shard(temporary / path.parent.name / path.name, scenes, info)
-        write_atomically(temporary / RESAMPLED, json.dumps({"store": str(store)} | clock, indent=1) + "\n")
+        write_atomically(
+            temporary / RESAMPLED, json.dumps({"store": str(store)} | clock, indent=1) + "\n"
+        )
         manifest = write_manifest(temporary)
         for split, entry in manifest["splits"].items():
             if not entry["scenes"] and entry["skipped"]:

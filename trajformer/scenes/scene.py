@@ -121,9 +121,15 @@ class Scene:
     edge: np.ndarray  # int32 [2, E], indices of polylines
     edge_kind: np.ndarray  # uint8 [E], EdgeKind
     # optional, without rows if the source has none
-    agent_size: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.float32))  # [A, 2], length and width in metres
-    light_lane: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))  # [N], index of the lane of a traffic light
-    light_state: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))  # [N, T], LightState
+    agent_size: np.ndarray = field(
+        default_factory=lambda: np.zeros((0, 2), np.float32)
+    )  # [A, 2], length and width in metres
+    light_lane: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, np.int32)
+    )  # [N], index of the lane of a traffic light
+    light_state: np.ndarray = field(
+        default_factory=lambda: np.zeros((0, 0), np.uint8)
+    )  # [N, T], LightState
     unit: str = METRES  # of all lengths, one of UNITS
 
     @property
@@ -150,11 +156,17 @@ class Scene:
         self._check_arrays()
         for name in ("scene_id", "source", "split"):  # used as names of files and folders
             value = getattr(self, name)
-            usable = _FILE_NAME.fullmatch(value) and value.isprintable() and len(value.encode()) <= MAX_NAME_LENGTH
+            usable = (
+                _FILE_NAME.fullmatch(value)
+                and value.isprintable()
+                and len(value.encode()) <= MAX_NAME_LENGTH
+            )
             self._require(bool(usable), name, f"not usable as a file name: {value[:40]!r}")
         usable = len(self.city) <= MAX_NAME_LENGTH and _is_text(self.city)
         self._require(usable, "city", f"not usable as a name: {self.city[:40]!r}")
-        self._require(self.unit in UNITS, "unit", f"{self.unit!r}, expected one of {', '.join(UNITS)}")
+        self._require(
+            self.unit in UNITS, "unit", f"{self.unit!r}, expected one of {', '.join(UNITS)}"
+        )
         self._require(0.0 < self.period_s < 60.0, "period_s", f"{self.period_s} s")
         self._check_agents()
         self._check_map()
@@ -162,7 +174,9 @@ class Scene:
 
     def _require(self, holds: bool | np.bool_, field: str, problem: str) -> None:
         if not holds:
-            raise SceneError(f"scene {repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]}: {field}: {problem}")
+            raise SceneError(
+                f"scene {repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]}: {field}: {problem}"
+            )
 
     def _check_arrays(self) -> None:
         sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
@@ -170,7 +184,11 @@ class Scene:
         for name, (dtype, shape) in ARRAY_FIELDS.items():
             value = getattr(self, name)
             if value.dtype != dtype or value.ndim != len(shape):
-                self._require(False, name, f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}")
+                self._require(
+                    False,
+                    name,
+                    f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}",
+                )
             if name in OPTIONAL_FIELDS and not len(value):
                 continue
             for length, letter in zip(value.shape, shape, strict=True):
@@ -178,8 +196,12 @@ class Scene:
                     self._require(False, name, f"shape {value.shape}, expected {shape}")
             if name in _MAX_VALUES and value.size:
                 largest, problem = _MAX_VALUES[name]
-                if not (value if dtype.kind == "u" else np.abs(value)).max() <= largest:  # False for NaN
-                    self._require(False, name, problem if np.isfinite(value).all() else "has NaN or infinity")
+                if (
+                    not (value if dtype.kind == "u" else np.abs(value)).max() <= largest
+                ):  # False for NaN
+                    self._require(
+                        False, name, problem if np.isfinite(value).all() else "has NaN or infinity"
+                    )
 
     def _check_agents(self) -> None:
         ids, steps = self.agent_id, (self.num_history, self.num_history + self.num_future)
@@ -188,13 +210,19 @@ class Scene:
         usable = "" not in ids and max(map(len, ids)) <= MAX_NAME_LENGTH and _is_text("".join(ids))
         problem = f"empty, over {MAX_NAME_LENGTH} characters, or with a newline or other control character"
         self._require(usable, "agent_id", problem)
-        self._require(self.num_history >= 2, "num_history", f"{self.num_history} observed steps, at least 2")
-        self._require(self.num_future >= 1, "num_future", f"{self.num_future} steps to predict, at least 1")
+        self._require(
+            self.num_history >= 2, "num_history", f"{self.num_history} observed steps, at least 2"
+        )
+        self._require(
+            self.num_future >= 1, "num_future", f"{self.num_future} steps to predict, at least 1"
+        )
         if self.num_steps not in steps:  # the text is expensive
             self._require(False, "position", f"{self.num_steps} steps, expected one of {steps}")
         focal = np.count_nonzero(self.agent_role == int(AgentRole.FOCAL))
         self._require(focal <= 1, "agent_role", "more than one focal agent")
-        self._require(self.valid[:, : self.num_history].any(), "valid", "no agent has an observed step")
+        self._require(
+            self.valid[:, : self.num_history].any(), "valid", "no agent has an observed step"
+        )
         hidden = np.flatnonzero(~self.valid)
         for name in ("position", "heading", "velocity"):
             values = getattr(self, name).reshape(self.valid.size, -1).take(hidden, 0)
@@ -204,23 +232,45 @@ class Scene:
         offset, ids = self.polyline_offset, self.polyline_id.tolist()
         covered = offset[0] == 0 and offset[-1] == len(self.point)
         self._require(covered, "polyline_offset", "does not begin at 0 and end at P")
-        self._require(not ids or (offset[1:] - offset[:-1]).min() >= 2, "polyline_offset", "a polyline has fewer than 2 points")
-        unique = len(set(ids)) == len(ids) or len(set(zip(ids, self.polyline_kind.tolist(), strict=True))) == len(ids)
+        self._require(
+            not ids or (offset[1:] - offset[:-1]).min() >= 2,
+            "polyline_offset",
+            "a polyline has fewer than 2 points",
+        )
+        unique = len(set(ids)) == len(ids) or len(
+            set(zip(ids, self.polyline_kind.tolist(), strict=True))
+        ) == len(ids)
         self._require(unique, "polyline_id", "an id occurs twice within a kind")
         for name in ("edge", "light_lane"):
             index = getattr(self, name)
             exist = not index.size or (index.min() >= 0 and index.max() < self.num_polylines)
             self._require(exist, name, "names a polyline that does not exist")
-        self._require(len(self.light_lane) == len(self.light_state), "light_state", "rows differ from light_lane")
+        self._require(
+            len(self.light_lane) == len(self.light_state),
+            "light_state",
+            "rows differ from light_lane",
+        )
 
 
 ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
     name: (np.dtype(kind), tuple(shape.split()))
     for kind, shapes in {
         np.float64: {"origin": "2"},
-        np.float32: {"position": "A T 2", "heading": "A T", "velocity": "A T 2", "point": "P 2", "agent_size": "A 2"},
+        np.float32: {
+            "position": "A T 2",
+            "heading": "A T",
+            "velocity": "A T 2",
+            "point": "P 2",
+            "agent_size": "A 2",
+        },
         np.bool_: {"valid": "A T"},
-        np.uint8: {"agent_kind": "A", "agent_role": "A", "polyline_kind": "M", "polyline_flags": "M", "edge_kind": "E"}
+        np.uint8: {
+            "agent_kind": "A",
+            "agent_role": "A",
+            "polyline_kind": "M",
+            "polyline_flags": "M",
+            "edge_kind": "E",
+        }
         | {"light_state": "N T"},
         np.int32: {"polyline_offset": "M1", "edge": "2 E", "light_lane": "N"},
         np.int64: {"polyline_id": "M"},
@@ -244,7 +294,9 @@ _MAX_VALUES: dict[str, tuple[float, str]] = {
     "light_state": (int(max(LightState)), "unknown state"),
 }
 _FILE_NAME = re.compile(r"(?!\.)[^/\\]+")
-_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # also line separators and lone surrogates
+_CONTROL_CHARACTERS = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
+)  # also line separators and lone surrogates
 
 
 def _is_text(value: str) -> bool:
@@ -254,4 +306,7 @@ def _is_text(value: str) -> bool:
 def scenes_equal(left: Scene, right: Scene) -> bool:
     """True if all fields have equal values and types."""
     pairs = [(getattr(left, field.name), getattr(right, field.name)) for field in fields(Scene)]
-    return all(a.dtype == b.dtype and np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b for a, b in pairs)
+    return all(
+        a.dtype == b.dtype and np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+        for a, b in pairs
+    )

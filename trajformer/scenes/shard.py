@@ -49,15 +49,21 @@ LISTS: dict[str, pa.DataType] = {
     "edge": pa.uint8(),  # bytes of `np.min_scalar_type(M)`
     "edge_kind": pa.uint8(),
 }
-OPTIONAL: dict[str, pa.DataType] = dict(zip(OPTIONAL_FIELDS, (pa.float32(), pa.int32(), pa.uint8()), strict=True))
+OPTIONAL: dict[str, pa.DataType] = dict(
+    zip(OPTIONAL_FIELDS, (pa.float32(), pa.int32(), pa.uint8()), strict=True)
+)
 RAGGED = (*STRINGS, *LISTS, *OPTIONAL)
 SCHEMA = pa.schema(
     [pa.field(name, pa.string()) for name in STRINGS]
     + [pa.field(name, kind) for name, kind in SCALARS.items()]
     + [pa.field(name, pa.list_(kind)) for name, kind in LISTS.items()]
 )
-FULL_SCHEMA = pa.schema([*SCHEMA, *(pa.field(name, pa.list_(kind)) for name, kind in OPTIONAL.items())])
-_VALUE_BYTES = np.array([1] * len(STRINGS) + [kind.bit_width // 8 for kind in (LISTS | OPTIONAL).values()])
+FULL_SCHEMA = pa.schema(
+    [*SCHEMA, *(pa.field(name, pa.list_(kind)) for name, kind in OPTIONAL.items())]
+)
+_VALUE_BYTES = np.array(
+    [1] * len(STRINGS) + [kind.bit_width // 8 for kind in (LISTS | OPTIONAL).values()]
+)
 _FIXED_BYTES = 4 * len((*STRINGS, *LISTS)) + sum(kind.bit_width // 8 for kind in SCALARS.values())
 _NO_MEMORY = ("Cannot allocate memory", "Failed to launch worker thread")  # texts of pyarrow
 _METADATA_KEY = b"trajformer"
@@ -73,7 +79,9 @@ class ShardInfo:
     source: str  # the data set
     split: str
     inputs: str = ""  # digest of the names of the inputs
-    skipped: tuple[tuple[str, str], ...] = ()  # input name and reason, of the inputs without a scene
+    skipped: tuple[
+        tuple[str, str], ...
+    ] = ()  # input name and reason, of the inputs without a scene
     unit: str = METRES  # of the lengths in all scenes; shards of earlier versions have no entry
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
@@ -90,14 +98,36 @@ PackedScene = dict[str, Any]
 def pack(scene: Scene) -> PackedScene:
     """The row of a scene in a shard, half as large as the scene: the form to keep until the shard is written."""
     valid, lengths = scene.valid, np.diff(scene.polyline_offset)
-    row = {name: value for name, value in vars(scene).items() if name not in ("origin", "polyline_offset")}
-    row |= {"agent_id": "\n".join(scene.agent_id), "origin_x": float(scene.origin[0]), "origin_y": float(scene.origin[1])}
+    row = {
+        name: value
+        for name, value in vars(scene).items()
+        if name not in ("origin", "polyline_offset")
+    }
+    row |= {
+        "agent_id": "\n".join(scene.agent_id),
+        "origin_x": float(scene.origin[0]),
+        "origin_y": float(scene.origin[1]),
+    }
     for name, packed in _PACKED_TYPES.items():
-        row[name] = np.ascontiguousarray(getattr(scene, name)).view(packed).reshape(valid.shape)[valid].view(np.float32)
-    row |= {"num_steps": scene.num_steps, "valid": np.packbits(valid), "point": scene.point.reshape(-1)}
-    row |= {"agent_size": scene.agent_size.reshape(-1), "light_state": scene.light_state.reshape(-1)}
+        row[name] = (
+            np.ascontiguousarray(getattr(scene, name))
+            .view(packed)
+            .reshape(valid.shape)[valid]
+            .view(np.float32)
+        )
+    row |= {
+        "num_steps": scene.num_steps,
+        "valid": np.packbits(valid),
+        "point": scene.point.reshape(-1),
+    }
+    row |= {
+        "agent_size": scene.agent_size.reshape(-1),
+        "light_state": scene.light_state.reshape(-1),
+    }
     row["polyline_length"] = lengths.astype(np.min_scalar_type(len(scene.point))).view(np.uint8)
-    row["edge"] = scene.edge.reshape(-1).astype(np.min_scalar_type(scene.num_polylines)).view(np.uint8)
+    row["edge"] = (
+        scene.edge.reshape(-1).astype(np.min_scalar_type(scene.num_polylines)).view(np.uint8)
+    )
     return row
 
 
@@ -119,11 +149,17 @@ def _column(name: str, rows: list[Any]) -> pa.Array:
     rows = [row.encode() for row in rows] if name in STRINGS else rows
     offsets = np.cumsum([0, *(len(row) for row in rows)])
     if offsets[-1] > np.iinfo(np.int32).max:
-        raise StoreError(f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size")
+        raise StoreError(
+            f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size"
+        )
     bounds = _numbers(offsets, pa.int32())
     if name in STRINGS:
-        return pa.StringArray.from_buffers(len(rows), bounds.buffers()[1], pa.py_buffer(b"".join(rows)))
-    return pa.ListArray.from_arrays(bounds, _numbers(np.concatenate(rows) if rows else np.zeros(0), (LISTS | OPTIONAL)[name]))
+        return pa.StringArray.from_buffers(
+            len(rows), bounds.buffers()[1], pa.py_buffer(b"".join(rows))
+        )
+    return pa.ListArray.from_arrays(
+        bounds, _numbers(np.concatenate(rows) if rows else np.zeros(0), (LISTS | OPTIONAL)[name])
+    )
 
 
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
@@ -135,11 +171,15 @@ def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardIn
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
     units = sorted({row["unit"] for row in rows})
     if len(units) > 1:
-        raise StoreError(f"{path}: scenes in {' and in '.join(units)}: all scenes of a split must have one unit")
+        raise StoreError(
+            f"{path}: scenes in {' and in '.join(units)}: all scenes of a split must have one unit"
+        )
     info = replace(info, unit=units[0] if units else METRES)
     schema = FULL_SCHEMA if any(len(row[name]) for row in rows for name in OPTIONAL) else SCHEMA
     columns = [_column(name, [row[name] for row in rows]) for name in schema.names]
-    metadata = {_METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()}
+    metadata = {
+        _METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()
+    }
     batch = pa.record_batch(columns, schema=schema.with_metadata(metadata))
     with atomically(path) as temporary, temporary.open("wb") as sink:
         with pa.ipc.new_file(sink, batch.schema) as writer:
@@ -156,7 +196,11 @@ def _open_shard(path: Path) -> Iterator[pa.ipc.RecordBatchFileReader]:
             yield pa.ipc.open_file(file)
     except (pa.ArrowException, OSError, ValueError) as error:
         full = isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY)
-        reason = "cannot be opened, out of memory" if full else "not a readable shard (truncated or damaged)"
+        reason = (
+            "cannot be opened, out of memory"
+            if full
+            else "not a readable shard (truncated or damaged)"
+        )
         raise StoreError(f"{path}: {reason}: {error}") from error
 
 
@@ -165,8 +209,12 @@ def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:
         raw = json.loads((schema.metadata or {})[_METADATA_KEY])
         version, count = raw["schema_version"], int(raw.pop("scenes"))
         if version != SCHEMA_VERSION:
-            raise StoreError(f"{path}: schema version {version}, this software reads {SCHEMA_VERSION}: preprocess again")
-        info = ShardInfo(**raw | {"skipped": tuple((str(name), str(reason)) for name, reason in raw["skipped"])})
+            raise StoreError(
+                f"{path}: schema version {version}, this software reads {SCHEMA_VERSION}: preprocess again"
+            )
+        info = ShardInfo(
+            **raw | {"skipped": tuple((str(name), str(reason)) for name, reason in raw["skipped"])}
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: not a trajformer shard: no metadata") from error
     if not (schema.equals(SCHEMA) or schema.equals(FULL_SCHEMA)):
@@ -194,7 +242,9 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
 
     `bounds` int32 [scenes + 1, columns] is the start of each scene in each ragged column; `num_steps` is T of each scene.
     """
-    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)  # Arrow checks thin the last bound is in range
+    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(
+        0
+    )  # Arrow checks thin the last bound is in range
     if impossible.any():
         return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
     length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=False))
@@ -235,16 +285,24 @@ class Shard:
             batch = reader.get_batch(0)
             batch.validate()  # checks the sizes of buffers
             if batch.num_rows != self._size:
-                raise StoreError(f"{path}: {batch.num_rows} scenes, expected {self._size} from the metadata")
+                raise StoreError(
+                    f"{path}: {batch.num_rows} scenes, expected {self._size} from the metadata"
+                )
             self._scalars = [np.from_dlpack(batch.column(name)) for name in SCALARS]
             self._ragged = [name for name in RAGGED if name in batch.schema.names]
             columns = [batch.column(name) for name in self._ragged]
-            offsets = [np.frombuffer(c.buffers()[1], np.int32, len(c) + 1, c.offset * 4) for c in columns]
+            offsets = [
+                np.frombuffer(c.buffers()[1], np.int32, len(c) + 1, c.offset * 4) for c in columns
+            ]
             self._bounds = np.stack(offsets, 1)  # [scenes + 1, columns], start of each scene
             self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
-            self._values: list[np.ndarray] = [np.from_dlpack(c.values) for c in columns[len(STRINGS) :]]
+            self._values: list[np.ndarray] = [
+                np.from_dlpack(c.values) for c in columns[len(STRINGS) :]
+            ]
         self._strings = dict(zip(STRINGS, columns, strict=False))
-        if problem := _find_inconsistency(self._bounds, self._scalars[list(SCALARS).index("num_steps")]):
+        if problem := _find_inconsistency(
+            self._bounds, self._scalars[list(SCALARS).index("num_steps")]
+        ):
             raise StoreError(f"{path}: damaged: {problem}")
 
     def __len__(self) -> int:
@@ -260,12 +318,19 @@ class Shard:
     def sizes(self) -> np.ndarray:
         """Numbers of agents, polylines and points of each scene, int64 [scenes, 3], without unpacking scenes."""
         per_scene = np.diff(self._bounds, axis=0)
-        return per_scene[:, [RAGGED.index(name) for name in ("agent_kind", "polyline_kind", "point")]] // [1, 1, 2]
+        return per_scene[
+            :, [RAGGED.index(name) for name in ("agent_kind", "polyline_kind", "point")]
+        ] // [1, 1, 2]
 
     def summary(self) -> dict[str, np.ndarray]:
         """Texts, numbers and sizes of each scene by column name, each [scenes], without unpacking scenes."""
-        texts = {name: np.array(self.texts(name), object) for name in ("scene_id", "source", "split", "city")}
-        sizes = dict(zip(("num_agents", "num_polylines", "num_points"), self.sizes().T, strict=True))
+        texts = {
+            name: np.array(self.texts(name), object)
+            for name in ("scene_id", "source", "split", "city")
+        }
+        sizes = dict(
+            zip(("num_agents", "num_polylines", "num_points"), self.sizes().T, strict=True)
+        )
         return texts | dict(zip(SCALARS, self._scalars, strict=True)) | sizes
 
     def row_bytes(self) -> np.ndarray:
@@ -285,8 +350,13 @@ class Shard:
         values: dict[str, Any] = dict(zip(STRINGS, text, strict=True))
         values |= dict(zip(SCALARS, [column[row].item() for column in self._scalars], strict=True))
         lists = zip(self._values, start[len(text) :], end[len(text) :], strict=True)
-        array = dict(zip(self._ragged[len(text) :], [values[a:b] for values, a, b in lists], strict=True))
-        agent_id, shape = tuple(values["agent_id"].split("\n")), (len(array["agent_kind"]), values.pop("num_steps"))
+        array = dict(
+            zip(self._ragged[len(text) :], [values[a:b] for values, a, b in lists], strict=True)
+        )
+        agent_id, shape = (
+            tuple(values["agent_id"].split("\n")),
+            (len(array["agent_kind"]), values.pop("num_steps")),
+        )
         if len(agent_id) != shape[0]:
             raise ValueError(f"agent_id: {len(agent_id)} ids for {shape[0]} agents")
         valid = np.unpackbits(array["valid"], count=shape[0] * shape[1]).view(np.bool_)
@@ -298,7 +368,12 @@ class Shard:
         offset = np.zeros(polylines + 1, np.int32)
         array.pop("polyline_length").view(np.min_scalar_type(len(point))).cumsum(out=offset[1:])
         edge = array["edge"].view(np.min_scalar_type(polylines)).reshape(2, -1).astype(np.int32)
-        array |= {"valid": valid.reshape(shape), "point": point, "polyline_offset": offset, "edge": edge}
+        array |= {
+            "valid": valid.reshape(shape),
+            "point": point,
+            "polyline_offset": offset,
+            "edge": edge,
+        }
         for name, length in (("agent_size", 2), ("light_state", shape[1])):
             if name in array and len(flat := array.pop(name)):
                 array[name] = flat.reshape(-1, length)

@@ -15,8 +15,18 @@ from trajformer.scenes.scene import Scene
 CLOCK = ("period_s", "num_history", "num_future")
 _COMPARED = ("unit", *CLOCK)  # a difference would silently give wrong forecasts
 MAX_STEPS = 10_000  # of a history or horizon
-ROUNDING = 1e-6  # of a step; a smaller distance from a recorded step is a rounding error of the periods
-_TYPES = {"source": str, "split": str, "unit": str, "period_s": float, "num_history": int, "num_future": int, "has_map": bool}
+ROUNDING = (
+    1e-6  # of a step; a smaller distance from a recorded step is a rounding error of the periods
+)
+_TYPES = {
+    "source": str,
+    "split": str,
+    "unit": str,
+    "period_s": float,
+    "num_history": int,
+    "num_future": int,
+    "has_map": bool,
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,9 @@ class DataSpec:
         if self.split is None or self.source not in (None, scene.source):
             return False
         name, _, part = self.split.rpartition("_")
-        other_set = scene.source == "eth_ucy" and part == "train" and not scene.split.startswith(name + "_")
+        other_set = (
+            scene.source == "eth_ucy" and part == "train" and not scene.split.startswith(name + "_")
+        )
         return other_set or same_split(self.split, scene.split)
 
 
@@ -74,11 +86,16 @@ def same_split(first: str, second: str) -> bool:
 
 def longest(ratio: float, num_history: int, num_future: int) -> tuple[int, int]:
     """The most steps of history and horizon after a change of the period by a factor; the last observed step is kept."""
-    history, future = (math.floor(min(steps / ratio, MAX_STEPS) + ROUNDING) for steps in (num_history - 1, num_future))
+    history, future = (
+        math.floor(min(steps / ratio, MAX_STEPS) + ROUNDING)
+        for steps in (num_history - 1, num_future)
+    )
     return history + 1, future
 
 
-def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have") -> None:
+def check_scenes(
+    scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have"
+) -> None:
     """Compare scenes with the training scenes of a model; unknown properties are equal. `owner` is the subject of `expected`.
 
     Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts `root`, if the
@@ -86,7 +103,11 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
     """
     pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
     known = {name: pair for name, pair in pairs.items() if None not in pair}
-    differ = {n: (a, b) for n, (a, b) in known.items() if not (math.isclose(a, b, rel_tol=1e-6) if n == "period_s" else a == b)}
+    differ = {
+        n: (a, b)
+        for n, (a, b) in known.items()
+        if not (math.isclose(a, b, rel_tol=1e-6) if n == "period_s" else a == b)
+    }
     if not differ:
         return
     values = " and ".join(f"{name} {value}" for name, (value, _) in differ.items())
@@ -98,10 +119,16 @@ def check_scenes(scenes: DataSpec, expected: DataSpec, root: Path | str, owner: 
     elif _too_short(scenes, expected):
         remedy = "too short to be converted; prepare longer scenes"
     else:  # another period changes the numbers of steps, too
-        changed = {name: other for name, (_, other) in (known if "period_s" in differ else differ).items() if name != "unit"}
+        changed = {
+            name: other
+            for name, (_, other) in (known if "period_s" in differ else differ).items()
+            if name != "unit"
+        }
         options = " ".join(f"--{name.replace('_', '-')} {other}" for name, other in changed.items())
         remedy = f"convert it: trajformer store resample {root} OUT {options}"
-    raise TrajformerError(f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}")
+    raise TrajformerError(
+        f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}"
+    )
 
 
 def _too_short(scenes: DataSpec, expected: DataSpec) -> bool:
@@ -115,7 +142,9 @@ def _too_short(scenes: DataSpec, expected: DataSpec) -> bool:
 def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -> None:
     """Warn with the number of scenes without a map if the training scenes have maps, and the reverse."""
     if expected.has_map and with_map < total:
-        warn(f"{where}: {total - with_map} of {total} scenes have no map, but the training scenes have maps")
+        warn(
+            f"{where}: {total - with_map} of {total} scenes have no map, but the training scenes have maps"
+        )
     if expected.has_map is False and with_map:
         warn(f"{where}: {with_map} of {total} scenes have a map, but the training scenes have none")
 

@@ -43,7 +43,9 @@ class SceneStore:
                 here = "not a store; `trajformer preprocess` makes one"
             raise StoreError(f"{self.root}: no split '{split}' ({here})")
         self._names = list(counts)
-        self._starts: list[int] = np.cumsum([0, *counts.values()]).tolist()  # index of the first scene of each shard, and the end
+        self._starts: list[int] = np.cumsum(
+            [0, *counts.values()]
+        ).tolist()  # index of the first scene of each shard, and the end
         self._shards: dict[int, Shard] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -63,9 +65,13 @@ class SceneStore:
     def _check_unchanged(self, number: int, scenes: int) -> None:
         path, expected = self._path(number), self._starts[number + 1] - self._starts[number]
         if scenes != expected:
-            raise StoreError(f"{path}: {scenes} scenes, expected {expected}: the file has changed or differs from its manifest")
+            raise StoreError(
+                f"{path}: {scenes} scenes, expected {expected}: the file has changed or differs from its manifest"
+            )
         if (size := path.stat().st_size) != self._bytes[path.name]:
-            raise StoreError(f"{path}: {size} bytes, expected {self._bytes[path.name]}: the file has changed")
+            raise StoreError(
+                f"{path}: {size} bytes, expected {self._bytes[path.name]}: the file has changed"
+            )
 
     def __getitem__(self, index: int) -> Scene:
         if not -len(self) <= index < len(self):
@@ -89,12 +95,18 @@ class SceneStore:
     @property
     def unit(self) -> str:
         """The unit of the lengths in all scenes, one of `scene.UNITS` (StoreError: the first shard is damaged)."""
-        scenes = (number for number in range(len(self._names)) if self._starts[number + 1] > self._starts[number])
+        scenes = (
+            number
+            for number in range(len(self._names))
+            if self._starts[number + 1] > self._starts[number]
+        )
         return read_shard_info(self._path(next(scenes, 0)))[0].unit
 
     def scene_ids(self) -> list[str]:
         """Ids of all scenes, in the order of their index."""
-        return [scene_id for number in range(len(self._names)) for scene_id in self._shard_ids(number)]
+        return [
+            scene_id for number in range(len(self._names)) for scene_id in self._shard_ids(number)
+        ]
 
     def sizes(self) -> np.ndarray:
         """Numbers of agents, polylines and points of each scene, int64 [scenes, 3], without unpacking scenes."""
@@ -109,7 +121,9 @@ class SceneStore:
         import pandas as pd  # processes that only read scenes do not load it
 
         parts = [shard.summary() for shard in self.shards()]
-        return pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        return pd.DataFrame(
+            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
 
     def shards(self) -> Iterator[Shard]:
         """All shards in order; those that were not open are not kept open."""

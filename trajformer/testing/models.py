@@ -19,7 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from trajformer.data.augment import take_agents
-from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, Observation, SceneBatch, Truth, collate, transform
+from trajformer.data.batch import (
+    AGENT_FIELDS,
+    POLYLINE_FIELDS,
+    Observation,
+    SceneBatch,
+    Truth,
+    collate,
+    transform,
+)
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.models.forecaster import Forecaster
@@ -59,7 +67,11 @@ def check_batching(model: Forecaster, batch: SceneBatch) -> None:
     together = model.eval()(batch.observation)
     for scene in range(batch.num_scenes):
         alone = crop(batch, scene).observation
-        _assert_close(_targets(alone, model(alone)), _targets(batch.observation, together, scene), "a scene alone")
+        _assert_close(
+            _targets(alone, model(alone)),
+            _targets(batch.observation, together, scene),
+            "a scene alone",
+        )
 
 
 @torch.no_grad()
@@ -68,11 +80,15 @@ def check_padding(model: Forecaster, batch: SceneBatch) -> None:
     observation, generator = crop(batch, 0).observation, torch.Generator().manual_seed(1)
 
     def pad(value: Tensor) -> Tensor:
-        extra = torch.rand((1, 7, *value.shape[2:]), generator=generator) * 4  # near the agents; kinds are at least 0 to 3
+        extra = (
+            torch.rand((1, 7, *value.shape[2:]), generator=generator) * 4
+        )  # near the agents; kinds are at least 0 to 3
         extra = torch.zeros_like(extra) if value.dtype == torch.bool else extra
         return torch.cat([value, extra.to(value.dtype)], 1)
 
-    fields: dict[str, Any] = {name: pad(getattr(observation, name)) for name in AGENT_FIELDS + POLYLINE_FIELDS}
+    fields: dict[str, Any] = {
+        name: pad(getattr(observation, name)) for name in AGENT_FIELDS + POLYLINE_FIELDS
+    }
     padded = replace(observation, **fields)
     expected = _targets(observation, model.eval()(observation))
     _assert_close(_targets(padded, model(padded)), expected, "arbitrary values in padding")
@@ -84,8 +100,13 @@ def check_order(model: Forecaster, batch: SceneBatch) -> None:
     largest = int(batch.observation.target_mask.sum(1).argmax())
     plain, generator = crop(batch, largest), torch.Generator().manual_seed(2)
     observation = plain.observation
-    count, sizes = observation.num_targets, (observation.agent_mask.shape[1], observation.polyline_mask.shape[1])
-    targets, others, polylines = (torch.randperm(n, generator=generator) for n in (count, sizes[0] - count, sizes[1]))
+    count, sizes = (
+        observation.num_targets,
+        (observation.agent_mask.shape[1], observation.polyline_mask.shape[1]),
+    )
+    targets, others, polylines = (
+        torch.randperm(n, generator=generator) for n in (count, sizes[0] - count, sizes[1])
+    )
     shuffled = _rows(plain, 0, torch.cat([targets, count + others]), count, polylines).observation
     expected = [value[targets] for value in _targets(observation, model.eval()(observation))]
     _assert_close(_targets(shuffled, model(shuffled)), expected, "another order")
@@ -99,9 +120,15 @@ def check_unseen_steps(model: Forecaster, batch: SceneBatch) -> None:
     for name in ("position", "heading", "velocity"):
         value = getattr(observation, name)
         noise = 10 * torch.randn(value.shape, generator=generator)
-        changed[name] = torch.where(observation.valid.view(*observation.valid.shape, *[1] * (value.ndim - 3)), value, noise)
+        changed[name] = torch.where(
+            observation.valid.view(*observation.valid.shape, *[1] * (value.ndim - 3)), value, noise
+        )
     expected = _targets(observation, model.eval()(observation))
-    _assert_close(_targets(observation, model(replace(observation, **changed))), expected, "arbitrary values at unseen steps")
+    _assert_close(
+        _targets(observation, model(replace(observation, **changed))),
+        expected,
+        "arbitrary values at unseen steps",
+    )
 
 
 def check_pose(model: Forecaster, batch: SceneBatch) -> None:
@@ -127,12 +154,16 @@ def check_truth(model: Forecaster, batch: SceneBatch) -> None:
     for. A loss that needs the future inside the model, for a posterior for example, calls another method than the model.
     """
     truth, generator = batch.truth, torch.Generator().manual_seed(4)
-    other = Truth(torch.randn(truth.position.shape, generator=generator), torch.ones_like(truth.valid))
+    other = Truth(
+        torch.randn(truth.position.shape, generator=generator), torch.ones_like(truth.valid)
+    )
     broken = Truth(torch.full_like(truth.position, torch.nan), torch.ones_like(truth.valid))
     forecasts: list[Forecast] = []
 
     def record(module: nn.Module, inputs: tuple[Any, ...], output: Forecast) -> None:
-        assert len(inputs) == 1 and isinstance(inputs[0], Observation), "the loss calls the model with more than the observation"
+        assert len(inputs) == 1 and isinstance(inputs[0], Observation), (
+            "the loss calls the model with more than the observation"
+        )
         forecasts.append(output)
 
     with torch.no_grad():
@@ -140,11 +171,16 @@ def check_truth(model: Forecaster, batch: SceneBatch) -> None:
     loss, handle = model.losses[0]().build(), model.register_forward_hook(record)
     for future in (truth, other, broken):
         torch.manual_seed(0)
-        with suppress(*([ValueError] if future is broken else [])):  # matching rejects NaN, after the forecast
+        with suppress(
+            *([ValueError] if future is broken else [])
+        ):  # matching rejects NaN, after the forecast
             loss(model.train(), replace(batch, truth=future))
     handle.remove()
     with torch.no_grad():
-        pairs = [(before, model.eval()(batch.observation)), *((forecasts[0], later) for later in forecasts[1:])]
+        pairs = [
+            (before, model.eval()(batch.observation)),
+            *((forecasts[0], later) for later in forecasts[1:]),
+        ]
     for left, right in pairs:
         same = torch.equal(left.position, right.position) and torch.equal(left.logit, right.logit)
         assert same, "another future: forecasts differ"
@@ -161,12 +197,24 @@ def check_gradients(model: Forecaster, batch: SceneBatch) -> None:
     torch.manual_seed(0)
     loss = model.losses[0]().build()
     loss(model.train(), batch)["loss"].backward()
-    parameters = [item for item in (*model.named_parameters(), *loss.named_parameters()) if item[1].requires_grad]
+    parameters = [
+        item
+        for item in (*model.named_parameters(), *loss.named_parameters())
+        if item[1].requires_grad
+    ]
     missing = [name for name, parameter in parameters if parameter.grad is None]
-    assert len(missing) < len(parameters) if model.partial else not missing, f"no gradient: {missing}"
-    gradients = {name: parameter.grad for name, parameter in parameters if parameter.grad is not None}
+    assert len(missing) < len(parameters) if model.find_unused_parameters else not missing, (
+        f"no gradient: {missing}"
+    )
+    gradients = {
+        name: parameter.grad for name, parameter in parameters if parameter.grad is not None
+    }
     assert all(value.isfinite().all() for value in gradients.values()), "a gradient is not finite"
-    zero = [name for name, value in gradients.items() if not name.endswith("bias") and value.abs().max() < MIN_GRADIENT]
+    zero = [
+        name
+        for name, value in gradients.items()
+        if not name.endswith("bias") and value.abs().max() < MIN_GRADIENT
+    ]
     assert not zero, f"zero gradient: {zero}"
 
 
@@ -177,7 +225,9 @@ def check_determinism(model: Forecaster, batch: SceneBatch) -> None:
     left = model.eval()(batch.observation)
     torch.manual_seed(2)
     right = model(batch.observation)
-    assert torch.equal(left.position, right.position) and torch.equal(left.logit, right.logit), "a second call differs"
+    assert torch.equal(left.position, right.position) and torch.equal(left.logit, right.logit), (
+        "a second call differs"
+    )
 
 
 def check_small_scenes(model: Forecaster, batch: SceneBatch) -> None:
@@ -212,9 +262,13 @@ def check_horizon(model: Forecaster, batch: SceneBatch) -> None:
         forecast = model.eval()(replace(batch.observation, num_future=steps + 1))
     except TrajformerError as error:
         message = str(error)
-        assert str(steps) in message and str(steps + 1) in message and "\n" not in message, f"unclear error: {message}"
+        assert str(steps) in message and str(steps + 1) in message and "\n" not in message, (
+            f"unclear error: {message}"
+        )
     else:
-        assert forecast.position.shape[3] == steps + 1, f"{forecast.position.shape[3]} steps, expected {steps + 1}"
+        assert forecast.position.shape[3] == steps + 1, (
+            f"{forecast.position.shape[3]} steps, expected {steps + 1}"
+        )
 
 
 CHECKS: tuple[Callable[[Forecaster, SceneBatch], None], ...] = (
@@ -233,22 +287,34 @@ CHECKS: tuple[Callable[[Forecaster, SceneBatch], None], ...] = (
 
 
 def crop(
-    batch: SceneBatch, scene: int, targets: int | None = None, agents: int | None = None, polylines: int | None = None
+    batch: SceneBatch,
+    scene: int,
+    targets: int | None = None,
+    agents: int | None = None,
+    polylines: int | None = None,
 ) -> SceneBatch:
     """One scene of a batch without padding, or with its first targets, agents and polylines only."""
     o = batch.observation
     real = [int(mask[scene].sum()) for mask in (o.target_mask, o.agent_mask, o.polyline_mask)]
     given = zip((targets, agents, polylines), real, strict=True)
-    num_targets, num_agents, num_polylines = (size if count is None else count for count, size in given)
+    num_targets, num_agents, num_polylines = (
+        size if count is None else count for count, size in given
+    )
     return _rows(batch, scene, torch.arange(num_agents), num_targets, torch.arange(num_polylines))
 
 
-def _rows(batch: SceneBatch, scene: int, agents: Tensor, targets: int, polylines: Tensor) -> SceneBatch:
+def _rows(
+    batch: SceneBatch, scene: int, agents: Tensor, targets: int, polylines: Tensor
+) -> SceneBatch:
     """One scene with the given agents (the first `targets` are its targets) and polylines."""
     o, one = batch.observation, slice(scene, scene + 1)
     alone = batch.map(lambda value: value[one])
-    lanes: dict[str, Any] = {name: getattr(alone.observation, name)[:, polylines] for name in POLYLINE_FIELDS}
-    observation = replace(alone.observation, scene_id=o.scene_id[one], agent_id=o.agent_id[one], **lanes)
+    lanes: dict[str, Any] = {
+        name: getattr(alone.observation, name)[:, polylines] for name in POLYLINE_FIELDS
+    }
+    observation = replace(
+        alone.observation, scene_id=o.scene_id[one], agent_id=o.agent_id[one], **lanes
+    )
     return take_agents(replace(alone, observation=observation), agents[None], targets)
 
 
@@ -262,7 +328,9 @@ def _assert_close(actual: list[Tensor], expected: list[Tensor], change: str) -> 
     assert expected[0].numel() > 0, "the batch has no target"
     for name, left, right in zip(("position [m]", "probability"), actual, expected, strict=True):
         allowed = ROUNDING_M + 1e-5 * right.abs()
-        assert ((left - right).abs() <= allowed).all(), f"{change}: {name} differs by {(left - right).abs().max():.3g}"
+        assert ((left - right).abs() <= allowed).all(), (
+            f"{change}: {name} differs by {(left - right).abs().max():.3g}"
+        )
 
 
 def _assert_finite(model: Forecaster, batch: SceneBatch, case: str) -> None:
@@ -271,20 +339,34 @@ def _assert_finite(model: Forecaster, batch: SceneBatch, case: str) -> None:
         forecasts = [model.train(mode)(batch.observation) for mode in (False, True)]
     for forecast in forecasts:
         size = forecast.position.shape
-        expected = (batch.num_scenes, batch.observation.num_targets, forecast.num_modes, batch.observation.num_future, 2)
+        expected = (
+            batch.num_scenes,
+            batch.observation.num_targets,
+            forecast.num_modes,
+            batch.observation.num_future,
+            2,
+        )
         assert size == expected, f"{case}: positions {tuple(size)}, expected {expected}"
         for value in (forecast.position, forecast.logit):
-            assert value.dtype == torch.float32 and value.isfinite().all(), f"{case}: forecast is not finite float32"
+            assert value.dtype == torch.float32 and value.isfinite().all(), (
+                f"{case}: forecast is not finite float32"
+            )
     loss = model.losses[0]().build()(model, batch)["loss"]
     assert loss.isfinite(), f"{case}: loss {loss.item()}"
     model.zero_grad()
     if loss.requires_grad:
         loss.backward()
-    bad = [name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    bad = [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is not None and not p.grad.isfinite().all()
+    ]
     assert not bad, f"{case}: gradients are not finite: {bad}"
 
 
-def example_scenes(num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 10, num_future: int = 12) -> list[Scene]:
+def example_scenes(
+    num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 10, num_future: int = 12
+) -> list[Scene]:
     """Random scenes: agents on arcs near straight lanes; two or three are targets, the others are not seen in all steps."""
     scenes, roles = [], np.array([AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT], np.uint8)
     for seed, count in enumerate(num_agents):
@@ -296,13 +378,21 @@ def example_scenes(num_agents: tuple[int, ...] = (9, 4, 14), num_history: int = 
         position = rng.uniform(-25, 25, (count, 1, 2)) + 0.1 * np.cumsum(velocity, 1)
         valid = rng.random((count, len(time))) > 0.2
         valid[:3], valid[3:, -num_future - 1] = True, True
-        valid[1, num_history - 3 : num_history] = False  # a target that is lost before the last observed step
+        valid[1, num_history - 3 : num_history] = (
+            False  # a target that is lost before the last observed step
+        )
         heading = (heading + np.pi) % (2 * np.pi) - np.pi
-        arrays = {"position": position * valid[..., None], "heading": heading * valid, "velocity": velocity * valid[..., None]}
+        arrays = {
+            "position": position * valid[..., None],
+            "heading": heading * valid,
+            "velocity": velocity * valid[..., None],
+        }
         lanes, points = 10, 7
         angle = rng.uniform(-np.pi, np.pi, lanes)
         direction = np.stack([np.cos(angle), np.sin(angle)], -1)[:, None]  # [M, 1, 2]
-        point = rng.uniform(-30, 30, (lanes, 1, 2)) + np.linspace(-9, 9, points)[:, None] * direction
+        point = (
+            rng.uniform(-30, 30, (lanes, 1, 2)) + np.linspace(-9, 9, points)[:, None] * direction
+        )
         scene = Scene(
             scene_id=f"example-{seed}",
             source="example",

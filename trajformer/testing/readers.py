@@ -25,7 +25,20 @@ from trajformer.scenes.shard import Shard, ShardInfo, write_shard
 Outcome = Scene | str  # of one input: the scene, or the message of the error
 Damage = Callable[[Path], object]  # damages a valid file in place
 MAX_REASON = 520  # characters of an error message, without the raw folder
-WORDS = ["", "nan", "-inf", "1e300", "1e400", "-1", "1.5", "9" * 30, "null", "\0", "\x1b[2J", "é\u2028"]
+WORDS = [
+    "",
+    "nan",
+    "-inf",
+    "1e300",
+    "1e400",
+    "-1",
+    "1.5",
+    "9" * 30,
+    "null",
+    "\0",
+    "\x1b[2J",
+    "é\u2028",
+]
 WORDS += ['"', "<", "&x;", ",", "\n"]
 
 
@@ -45,12 +58,18 @@ def check_scenes(reader: Any, raw: Path, tmp_path: Path) -> None:
     assert splits and splits == sorted(splits) == reader.splits(raw), f"splits: {splits}"
     for split in splits:
         items = reader.inputs(raw, split)
-        assert items and items == reader.inputs(raw, split), f"{split}: inputs are missing or differ between two calls"
+        assert items and items == reader.inputs(raw, split), (
+            f"{split}: inputs are missing or differ between two calls"
+        )
         scenes = [reader.read(item, split, raw).validate() for item in items]
         for item, scene in zip(items, scenes, strict=True):
-            assert scenes_equal(scene, reader.read(item, split, raw)), f"{item}: reading twice gives different scenes"
+            assert scenes_equal(scene, reader.read(item, split, raw)), (
+                f"{item}: reading twice gives different scenes"
+            )
             assert scene.split == split, f"{item}: split {scene.split!r}, expected {split!r}"
-        assert len({scene.scene_id for scene in scenes}) == len(items), f"{split}: two scenes have the same id"
+        assert len({scene.scene_id for scene in scenes}) == len(items), (
+            f"{split}: two scenes have the same id"
+        )
         check_round_trip(scenes, tmp_path)
 
 
@@ -60,7 +79,9 @@ def check_round_trip(scenes: list[Scene], tmp_path: Path) -> None:
     write_shard(path, scenes, ShardInfo(scenes[0].source, scenes[0].split))
     shard = Shard(path)
     for row, scene in enumerate(scenes):
-        assert scenes_equal(shard.scene(row).validate(), scene), f"scene {scene.scene_id}: changed by a shard"
+        assert scenes_equal(shard.scene(row).validate(), scene), (
+            f"scene {scene.scene_id}: changed by a shard"
+        )
     path.unlink()
 
 
@@ -81,7 +102,11 @@ def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -
                 label = f"{file.name}, {name}, split {split}"
                 outcomes = read_all(reader, folder, split)
                 check_messages(outcomes, folder, label)
-                changed = [s for s in _scenes(outcomes) if not any(scenes_equal(s, other) for other in known)]
+                changed = [
+                    s
+                    for s in _scenes(outcomes)
+                    if not any(scenes_equal(s, other) for other in known)
+                ]
                 if name in LOST:
                     assert outcomes, f"{label}: the input is no longer listed"
                     assert not changed, f"{label}: gave a scene"
@@ -103,7 +128,9 @@ def check_messages(outcomes: dict[str, Outcome], raw: Path, label: str = "") -> 
             where = f"{label}: {item}: {reason[:MAX_REASON]!r}:"
             assert reason.isprintable(), f"{where} not one printable line"
             assert len(reason) < MAX_REASON, f"{where} {len(reason)} characters"
-            assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", message), f"{where} names no file"
+            assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", message), (
+                f"{where} names no file"
+            )
 
 
 def read_all(reader: Any, raw: Path, split: str) -> dict[str, Outcome]:
@@ -124,7 +151,9 @@ def read_all(reader: Any, raw: Path, split: str) -> dict[str, Outcome]:
 def example_files(raw: Path) -> Iterator[Path]:
     """The first file of each name pattern below a folder, where a pattern is the name without digits and hexadecimal ids."""
     files = sorted((path for path in raw.rglob("*") if path.is_file()), reverse=True)
-    yield from sorted({re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name): path for path in files}.values())
+    yield from sorted(
+        {re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name): path for path in files}.values()
+    )
 
 
 # ---- damages -------------------------------------------------------------------------------------------------------
@@ -172,7 +201,9 @@ def damages(seed: int) -> dict[str, Damage]:
     rng = random.Random(seed)
     cuts: dict[str, Damage] = {}
     for share in (0.001, 0.3, 0.6, 0.9, 0.999):
-        cuts[f"truncated to {share:.3g}"] = lambda path, share=share: os.truncate(path, int(share * path.stat().st_size))  # type: ignore[misc]
+        cuts[f"truncated to {share:.3g}"] = lambda path, share=share: os.truncate(
+            path, int(share * path.stat().st_size)
+        )  # type: ignore[misc]
     edits = {f"random edit {number}": change_bytes(random_edit(rng)) for number in range(8)}
     return LOST | SPECIAL | cuts | edits
 
@@ -195,11 +226,17 @@ def _edit(data: bytes, rng: random.Random) -> bytes:
     match rng.choice(["flip", "fill", "drop", "insert", "truncate", "word", "word", "word"]):
         case "word" if words:  # a word near `start`
             word = rng.choice(words)
-            return data[: offset + word.start()] + rng.choice(WORDS).encode() + data[offset + word.end() :]
+            return (
+                data[: offset + word.start()]
+                + rng.choice(WORDS).encode()
+                + data[offset + word.end() :]
+            )
         case "flip":
             return before + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
         case "fill":
-            return before + bytes([rng.choice([0, 255, rng.randrange(256)])]) * (end - start) + after
+            return (
+                before + bytes([rng.choice([0, 255, rng.randrange(256)])]) * (end - start) + after
+            )
         case "insert":
             other = rng.randrange(len(data))
             return before + data[other : other + end - start] + data[start:]

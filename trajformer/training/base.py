@@ -16,7 +16,13 @@ from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from trajformer.data.loading import EpochShuffle, RankSampler, SequentialOrder, count_steps, make_loader
+from trajformer.data.loading import (
+    EpochShuffle,
+    RankSampler,
+    SequentialOrder,
+    count_steps,
+    make_loader,
+)
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import CONFIG_KEY, USED, describe
 from trajformer.recipes.recipe import Recipe
@@ -45,7 +51,9 @@ class TaskModule(L.LightningModule):
         super().__init__()
         self.config = config
         self.model = config.build_model()
-        self.used_s = self._counted = 0.0  # processor seconds of training, also in earlier processes of a resumed run
+        self.used_s = self._counted = (
+            0.0  # processor seconds of training, also in earlier processes of a resumed run
+        )
         if config.trainer.compile:
             self.model.compile()
 
@@ -59,7 +67,9 @@ class TaskModule(L.LightningModule):
         """The output of the model."""
         return self.model(*batch)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
         """Move a batch as a whole."""
         return batch.to(device, non_blocking=True)
 
@@ -78,11 +88,15 @@ class TaskModule(L.LightningModule):
         """Seed all random numbers of this step by recipe seed, step and process, so that a resumed run is identical."""
         seed = (self.config.seed * 1_000_003 + self.global_step) * 4096 + self.global_rank
         torch.manual_seed(seed)  # for dropout and samples of the model
-        return torch.Generator().manual_seed(int(torch.randint(1 << 31, ())))  # other numbers, for augmentation
+        return torch.Generator().manual_seed(
+            int(torch.randint(1 << 31, ()))
+        )  # other numbers, for augmentation
 
     def log_terms(self, terms: dict[str, Tensor], count: int) -> Tensor:
         """Log the terms of a loss over `count` items; returns the term "loss"."""
-        self.log_dict({f"train/{name}": value.detach() for name, value in terms.items()}, batch_size=count)
+        self.log_dict(
+            {f"train/{name}": value.detach() for name, value in terms.items()}, batch_size=count
+        )
         self.log("loss", terms["loss"].detach(), prog_bar=True, logger=False, batch_size=count)
         return terms["loss"]
 
@@ -100,7 +114,9 @@ class TaskModule(L.LightningModule):
             return (step, steps) if self.share is None else (int(self.share * _TICKS), _TICKS)
 
         fused = self.config.trainer.precision == "32-true"
-        optimizer, schedule = build_optimizer(self.groups(), self.config.optim, progress, fused=fused)
+        optimizer, schedule = build_optimizer(
+            self.groups(), self.config.optim, progress, fused=fused
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -164,13 +180,20 @@ class TaskData(L.LightningDataModule):
     def _steps(self, name: str) -> int:
         items: Items = getattr(self, name)
         try:
-            return count_steps(len(items), self.loading.batch_size, self.trainer.world_size if self.trainer else 1)
+            return count_steps(
+                len(items), self.loading.batch_size, self.trainer.world_size if self.trainer else 1
+            )
         except TrajformerError as error:
             raise TrajformerError(f"data.{name}: {items.name}: {error}") from error
 
     def state_dict(self) -> dict[str, Any]:
         """The values that determine the order of an epoch: a run resumes within an epoch only if they are unchanged."""
-        return {"scenes": len(self.train), "steps": self.count_steps(), "seed": self.seed, "bucket": self.loading.bucket}
+        return {
+            "scenes": len(self.train),
+            "steps": self.count_steps(),
+            "seed": self.seed,
+            "bucket": self.loading.bucket,
+        }
 
     def measured(self) -> Items:
         """The training items for measuring sizes."""
@@ -179,10 +202,16 @@ class TaskData(L.LightningDataModule):
     def order(self) -> EpochShuffle:
         """The order of training."""
         items = self.measured()
-        return EpochShuffle(len(items), self._steps("train"), self.seed, self.loading.bucket, items.sizes)
+        return EpochShuffle(
+            len(items), self._steps("train"), self.seed, self.loading.bucket, items.sizes
+        )
 
-    def _loader(self, items: Items, order: SequentialOrder | EpochShuffle, epoch: int = 0, step: int = 0) -> DataLoader[Any]:
-        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+    def _loader(
+        self, items: Items, order: SequentialOrder | EpochShuffle, epoch: int = 0, step: int = 0
+    ) -> DataLoader[Any]:
+        rank, world = (
+            (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+        )
         sampler = RankSampler(order, rank, world)
         sampler.start_at(epoch, step)
         pinned = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"

@@ -34,7 +34,9 @@ class ForecastingModule(TaskModule):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
-        self.config = replace(config, loss=config.loss_config(self.model))  # checkpoints name their loss
+        self.config = replace(
+            config, loss=config.loss_config(self.model)
+        )  # checkpoints name their loss
         self.metrics = forecast_metrics()
         self.objective = self.config.loss.build()
 
@@ -70,7 +72,9 @@ class ForecastingModule(TaskModule):
         shapes = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         state: dict[str, Tensor] = model.state_dict()
         if shapes != {name: tensor.shape for name, tensor in state.items()}:
-            raise TrajformerError(f"init: {self.config.init}: has {'; '.join(changes) or 'other weights'}")
+            raise TrajformerError(
+                f"init: {self.config.init}: has {'; '.join(changes) or 'other weights'}"
+            )
         if changes and getattr(rank_zero_only, "rank", 0) == 0:
             warn(f"init: {self.config.init}: was trained with {'; '.join(changes)}")
         return state
@@ -102,7 +106,12 @@ class ForecastingModule(TaskModule):
 def _load(path: str, data: SceneData) -> tuple[nn.Module, TrainConfig]:
     """The model and recipe of a checkpoint with training scenes like `data`."""
     model, recipe = load_checkpoint(path, TrainConfig)
-    check_scenes(data.spec, Predictor(model).trained_on, data.train.name, f"the training scenes of {path} have")
+    check_scenes(
+        data.spec,
+        Predictor(model).trained_on,
+        data.train.name,
+        f"the training scenes of {path} have",
+    )
     return model, recipe
 
 
@@ -119,7 +128,10 @@ class SceneData(TaskData):
         for name in ("train", "val"):
             if not getattr(config, name):
                 raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
-        train, val = SceneStore(config.train, config.train_split), SceneStore(config.val, config.val_split)
+        train, val = (
+            SceneStore(config.train, config.train_split),
+            SceneStore(config.val, config.val_split),
+        )
         kind = BranchDataset if config.branches else SceneDataset
         scenes = kind(train, config.train_batch, config.limit_train, cache=config.cache)
         super().__init__(scenes, SceneDataset(val, config.batch, cache=config.cache), config, seed)
@@ -127,7 +139,9 @@ class SceneData(TaskData):
         for name, data in (("train", self.train), ("val", self.val)):
             if not len(data) or data.store[0].num_steps == data.store[0].num_history:
                 missing = "scenes" if not len(data) else "known future"
-                raise TrajformerError(f"data.{name}: {data.store.root}: split '{data.store.split}' has no {missing}")
+                raise TrajformerError(
+                    f"data.{name}: {data.store.root}: split '{data.store.split}' has no {missing}"
+                )
         self.spec = self._compare()
 
     def _compare(self) -> DataSpec:
@@ -138,7 +152,9 @@ class SceneData(TaskData):
             clocks = table[list(CLOCK)].drop_duplicates()
             if len(clocks) > 1:
                 different = " and ".join(str(row) for row in clocks.iloc[:2].to_dict("records"))
-                raise TrajformerError(f"data.{name}: {data.name}: split '{data.store.split}' has scenes of {different}")
+                raise TrajformerError(
+                    f"data.{name}: {data.name}: split '{data.store.split}' has scenes of {different}"
+                )
             specs[name] = replace(DataSpec.of(data.store[0]), has_map=self._has_map(data, table))
         if (unit := specs["train"].unit) != self.config.unit:
             reason = f"is in {unit}; use a recipe for {unit}, or set data.unit if all lengths of this recipe are in {unit}"
@@ -149,9 +165,13 @@ class SceneData(TaskData):
             with_map = int((tables["val"].num_polylines > 0).sum()) if specs["val"].has_map else 0
             warn_about_maps(with_map, len(self.val), specs["train"], where)
             # Ids recur between splits, of Argoverse 1 for example: a scene is known by its id and its origin.
-            shared = len(pd.merge(tables["train"], tables["val"], on=["scene_id", "origin_x", "origin_y"]))
+            shared = len(
+                pd.merge(tables["train"], tables["val"], on=["scene_id", "origin_x", "origin_y"])
+            )
             if shared:
-                warn(f"{where}: {shared} of {len(self.val)} validation scenes are also training scenes")
+                warn(
+                    f"{where}: {shared} of {len(self.val)} validation scenes are also training scenes"
+                )
         return specs["train"]
 
     def _has_map(self, data: SceneDataset, table: pd.DataFrame) -> bool:
@@ -160,7 +180,9 @@ class SceneData(TaskData):
         if not len(mapped) or data.config.receives(data.store[int(mapped[0])].polyline_kind).any():
             return len(mapped) > 0
         name = f"{data.name}: split '{data.store.split}'"
-        warn(f"{name}: the maps have road edges and road lines only, which models receive with data.batch.road_lines: true")
+        warn(
+            f"{name}: the maps have road edges and road lines only, which models receive with data.batch.road_lines: true"
+        )
         return False
 
     def state_dict(self) -> dict[str, Any]:

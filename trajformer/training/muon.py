@@ -20,9 +20,20 @@ class Muon(torch.optim.Optimizer):
     """Muon, with Nesterov's look-ahead, for groups of matrices with `muon: True`, AdamW for all others; `betas` are of AdamW."""
 
     def __init__(
-        self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.98), momentum: float = 0.95
+        self,
+        groups: list[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.98),
+        momentum: float = 0.95,
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "momentum": momentum, "weight_decay": 0.0, "eps": 1e-8, "muon": False}
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "momentum": momentum,
+            "weight_decay": 0.0,
+            "eps": 1e-8,
+            "muon": False,
+        }
         super().__init__(groups, defaults)
 
     @torch.no_grad()
@@ -45,19 +56,31 @@ class Muon(torch.optim.Optimizer):
             by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
         for shape, same in by_shape.items():
             gradient = torch.stack([parameter.grad for parameter in same])  # type: ignore[misc]
-            buffers = [self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter)) for parameter in same]
+            buffers = [
+                self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+                for parameter in same
+            ]
             torch._foreach_lerp_(buffers, list(gradient), 1 - group["momentum"])
             update = orthogonal(gradient.lerp(torch.stack(buffers), group["momentum"]))
-            rate = group["lr"] * 0.2 * math.sqrt(max(shape))  # the mean size of an AdamW step (Liu et al. 2025, section 2.2)
+            rate = (
+                group["lr"] * 0.2 * math.sqrt(max(shape))
+            )  # the mean size of an AdamW step (Liu et al. 2025, section 2.2)
             torch._foreach_add_(same, list(update), alpha=-rate)
 
     def _adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         states = [self.state[parameter] for parameter in parameters]
         for state, parameter in zip(states, parameters, strict=True):
             if not state:
-                state |= {"step": 0, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+                state |= {
+                    "step": 0,
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
             state["step"] += 1
-        (first, second), gradients = group["betas"], [parameter.grad for parameter in parameters if parameter.grad is not None]
+        (first, second), gradients = (
+            group["betas"],
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+        )
         mean, square = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         torch._foreach_lerp_(mean, gradients, 1 - first)
         torch._foreach_mul_(square, second)
@@ -65,7 +88,12 @@ class Muon(torch.optim.Optimizer):
         size = torch._foreach_sqrt(square)
         torch._foreach_div_(size, [math.sqrt(1 - second ** state["step"]) for state in states])
         torch._foreach_add_(size, group["eps"])
-        torch._foreach_addcdiv_(parameters, mean, size, [-group["lr"] / (1 - first ** state["step"]) for state in states])
+        torch._foreach_addcdiv_(
+            parameters,
+            mean,
+            size,
+            [-group["lr"] / (1 - first ** state["step"]) for state in states],
+        )
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
@@ -75,5 +103,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     a, b, c = _COEFFICIENTS
     for _ in range(_STEPS):
         square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)  # a x + (b s + c s s) x
+        x = torch.baddbmm(
+            x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a
+        )  # a x + (b s + c s s) x
     return x if wide is matrix else x.mT

@@ -15,26 +15,38 @@ def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, An
     """Groups of parameters: weights with two or more axes have weight decay, learned positions and queries included.
 
     Biases, norms and `nn.Embedding` have none. With a `muon_rate`, the matrices of linear layers form a group for Muon, except
-    those that the model names in its attribute `outer` (endings of names).
+    those that the model names in its attribute `muon_exclude` (endings of names).
     """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+    }
     linear = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
-    outer: tuple[str, ...] = getattr(model, "outer", ())
+    muon_exclude: tuple[str, ...] = getattr(model, "muon_exclude", ())
     hidden: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if config.muon_rate and id(parameter) in linear - embeddings and not name.endswith(outer):
+        if (
+            config.muon_rate
+            and id(parameter) in linear - embeddings
+            and not name.endswith(muon_exclude)
+        ):
             hidden.append(parameter)
         elif parameter.ndim >= 2 and id(parameter) not in embeddings and not name.endswith("bias"):
             decayed.append(parameter)
         else:
             others.append(parameter)
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     if not config.muon_rate:
         return groups
     rate = config.muon_rate / config.learning_rate
-    return [*groups, {"params": hidden, "weight_decay": config.weight_decay, "lr": rate, "muon": True}]
+    return [
+        *groups,
+        {"params": hidden, "weight_decay": config.weight_decay, "lr": rate, "muon": True},
+    ]
 
 
 def rate_factor(step: int, total: int, config: OptimConfig) -> float:
@@ -53,7 +65,11 @@ def rate_factor(step: int, total: int, config: OptimConfig) -> float:
 
 
 def build_optimizer(
-    groups: list[dict[str, Any]], config: OptimConfig, progress: Callable[[int], tuple[int, int]], *, fused: bool = True
+    groups: list[dict[str, Any]],
+    config: OptimConfig,
+    progress: Callable[[int], tuple[int, int]],
+    *,
+    fused: bool = True,
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     """AdamW, or Muon with AdamW, and its schedule, which is stepped after every batch.
 
@@ -65,6 +81,10 @@ def build_optimizer(
     if config.muon_rate:
         optimizer = Muon(groups, config.learning_rate, config.betas)
     else:
-        optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=fused)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_factor(*progress(step), config))
+        optimizer = torch.optim.AdamW(
+            groups, lr=config.learning_rate, betas=config.betas, fused=fused
+        )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: rate_factor(*progress(step), config)
+    )
     return optimizer, schedule

@@ -23,10 +23,14 @@ _LOOP, _EPOCHS, _BATCHES = "fit_loop", "epoch_progress", "epoch_loop.batch_progr
 class CheckpointFiles(TorchCheckpointIO):
     """Writes checkpoints atomically: after a kill, the previous checkpoint is intact."""
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
+    ) -> None:
         """Replace the file at `path` by this checkpoint."""
         path, buffer = Path(path), io.BytesIO()
-        for left in path.parent.glob(f".{path.name}.*.tmp"):  # repeated kills must not fill the disk
+        for left in path.parent.glob(
+            f".{path.name}.*.tmp"
+        ):  # repeated kills must not fill the disk
             left.unlink()
         torch.save(checkpoint, buffer)  # a file would hide the reason of an error
         with atomically(path) as temporary:
@@ -55,12 +59,20 @@ class KeepProgress(L.Callback):
         if self.stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.stopping and self.prints:
-            os.write(2, b"stopping after this step; Ctrl-C again stops at once\n")  # print() is not safe in a signal handler
+            os.write(
+                2, b"stopping after this step; Ctrl-C again stops at once\n"
+            )  # print() is not safe in a signal handler
         self.stopping, self.terminated = True, self.terminated or number == signal.SIGTERM
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Save when the time is due, and stop on request; the state at the start of an epoch is saved already."""
-        due = bool(self.seconds) and trainer.is_global_zero and time.monotonic() - self.saved >= self.seconds
+        due = (
+            bool(self.seconds)
+            and trainer.is_global_zero
+            and time.monotonic() - self.saved >= self.seconds
+        )
         if not _any_process(trainer, due or self.stopping):
             return
         if batch_idx:
@@ -75,7 +87,9 @@ class KeepProgress(L.Callback):
         if _any_process(trainer, self.stopping):
             raise KeyboardInterrupt
 
-    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Do not count the step that is about to start as part of the checkpoint."""
         self.saved = time.monotonic()
         if self.saving:
@@ -83,7 +97,9 @@ class KeepProgress(L.Callback):
             for counts in (batches["total"], batches["current"]):
                 counts["ready"] = counts["completed"]
 
-    def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Restart the epoch if the order of scenes has changed; move the schedule if the steps per epoch have changed.
 
         The best score is kept if the run was moved, and forgotten if its checkpoint is missing.
@@ -92,14 +108,20 @@ class KeepProgress(L.Callback):
             if "best_k_models" in state:
                 _move_best(state, str(trainer.checkpoint_callbacks[0].dirpath))  # type: ignore[attr-defined]
         data: L.LightningDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        before, now, loop = checkpoint.get(type(data).__qualname__, {}), data.state_dict(), checkpoint["loops"][_LOOP]
+        before, now, loop = (
+            checkpoint.get(type(data).__qualname__, {}),
+            data.state_dict(),
+            checkpoint["loops"][_LOOP],
+        )
         changed = sorted(name for name in now if name in before and before[name] != now[name])
         epochs, batches = loop[_EPOCHS], loop[_BATCHES]
         done = epochs["current"]["processed"]
         if changed and epochs["current"]["started"] > done:
             reason = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in changed)
             if trainer.is_global_zero:
-                sys.stderr.write(f"epoch {done + 1} restarts because its order has changed: {reason}\n")
+                sys.stderr.write(
+                    f"epoch {done + 1} restarts because its order has changed: {reason}\n"
+                )
             for counts in (epochs["total"], epochs["current"]):
                 counts.update(dict.fromkeys(counts, done))
             batches["current"].update(dict.fromkeys(batches["current"], 0))
@@ -110,7 +132,9 @@ class KeepProgress(L.Callback):
 
 def _move_best(state: dict[str, Any], folder: str) -> None:
     """Change the state of a `ModelCheckpoint` to the present folder of the run; otherwise Lightning forgets the best score."""
-    best = {str(Path(folder, Path(path).name)): score for path, score in state["best_k_models"].items()}
+    best = {
+        str(Path(folder, Path(path).name)): score for path, score in state["best_k_models"].items()
+    }
     best = {path: score for path, score in best.items() if Path(path).is_file()}
     path = next(iter(best), "")
     state |= {
@@ -125,4 +149,8 @@ def _move_best(state: dict[str, Any], folder: str) -> None:
 
 def _any_process(trainer: L.Trainer, flag: bool) -> bool:
     """Whether the flag is set in any process."""
-    return flag if trainer.world_size == 1 else trainer.strategy.reduce_boolean_decision(flag, all=False)
+    return (
+        flag
+        if trainer.world_size == 1
+        else trainer.strategy.reduce_boolean_decision(flag, all=False)
+    )

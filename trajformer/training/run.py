@@ -15,7 +15,13 @@ import lightning as L
 import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    TQDMProgressBar,
+)
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
@@ -42,7 +48,11 @@ class Bar(TQDMProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Any]:
         """The metrics next to the bar."""
-        return {name: value for name, value in super().get_metrics(trainer, pl_module).items() if name != "v_num"}
+        return {
+            name: value
+            for name, value in super().get_metrics(trainer, pl_module).items()
+            if name != "v_num"
+        }
 
 
 class Lines(L.Callback):
@@ -55,21 +65,29 @@ class Lines(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Remember where a resumed run starts."""
         share = pl_module.share
-        self.start_share = trainer.current_epoch / pl_module.config.trainer.epochs if share is None else share
+        self.start_share = (
+            trainer.current_epoch / pl_module.config.trainer.epochs if share is None else share
+        )
         self.start_time = self.last_time = time.monotonic()
 
     @rank_zero_only
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Print a line if the last one is a minute old."""
         if time.monotonic() - self.last_time >= LINE_S:
-            self._write(trainer, pl_module, ("loss",), (batch_idx + 1) / trainer.num_training_batches)
+            self._write(
+                trainer, pl_module, ("loss",), (batch_idx + 1) / trainer.num_training_batches
+            )
 
     @rank_zero_only
     def on_validation_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Print a line with the main metrics."""
         self._write(trainer, pl_module, ("loss", *self.shown), 1.0)
 
-    def _write(self, trainer: L.Trainer, pl_module: Any, names: tuple[str, ...], part: float) -> None:
+    def _write(
+        self, trainer: L.Trainer, pl_module: Any, names: tuple[str, ...], part: float
+    ) -> None:
         """Epoch, of which a `part` is done, or processor minutes, elapsed and remaining time, and metrics."""
         values, epoch = trainer.callback_metrics, trainer.current_epoch + 1
         limits, share = pl_module.config.trainer, pl_module.share
@@ -77,11 +95,11 @@ class Lines(L.Callback):
             position, share = f"epoch {epoch}/{limits.epochs}", (epoch - 1 + part) / limits.epochs
         else:
             position = f"epoch {epoch}, {share * (limits.minutes or 0):.1f}/{limits.minutes:g} processor minutes"
-        figures = "  ".join(f"{name} {float(values[name]):.3f}" for name in names if name in values)
+        metrics = "  ".join(f"{name} {float(values[name]):.3f}" for name in names if name in values)
         self.last_time = time.monotonic()
         seconds = self.last_time - self.start_time
         remaining = seconds / max(share - self.start_share, 1e-9) * (1 - share)
-        sys.stderr.write(f"{position}  {seconds:.0f} s, {remaining:.0f} s left  {figures}\n")
+        sys.stderr.write(f"{position}  {seconds:.0f} s, {remaining:.0f} s left  {metrics}\n")
 
 
 def _quiet() -> None:
@@ -102,7 +120,9 @@ def _quiet() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, progress: bool = True) -> Path:
+def train(
+    config: Recipe, task: Task, out: Path | str, *, resume: bool = False, progress: bool = True
+) -> Path:
     """Train a recipe of a task and return the path of the best checkpoint.
 
     The folder `out` receives `best.ckpt` (the best validation), `last.ckpt`, `config.yaml`, `csv/metrics.csv` and TensorBoard
@@ -131,7 +151,9 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
     except ValueError as error:
         raise TrajformerError(f"model: {error}") from error
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise TrajformerError("model: has no parameters to train; score it with `trajformer evaluate --model`")
+        raise TrajformerError(
+            "model: has no parameters to train; score it with `trajformer evaluate --model`"
+        )
     module.attach(data)
     if last is None:  # otherwise the checkpoint has the results
         module.prepare(data)
@@ -141,7 +163,9 @@ def train(config: Recipe, task: Task, out: Path | str, *, resume: bool = False, 
         try:
             if first_process:
                 stack.enter_context(lock_folder(out))
-                last = _last_checkpoint(out, resume)  # another run may have finished in the meantime
+                last = _last_checkpoint(
+                    out, resume
+                )  # another run may have finished in the meantime
                 plain = {"task": config.task} | to_plain(module.config)
                 write_atomically(out / CONFIG, yaml.safe_dump(plain, sort_keys=False))
             trainer = build_trainer(module, task, out, progress, done)
@@ -161,31 +185,43 @@ def _last_checkpoint(out: Path, resume: bool) -> Path | None:
     """The checkpoint to resume from, if there is one (TrajformerError: the folder has results that would be lost)."""
     last = out / LAST
     if last.exists() and not resume:
-        raise TrajformerError(f"{out}: already contains a run; continue it with --resume or give another --out")
+        raise TrajformerError(
+            f"{out}: already contains a run; continue it with --resume or give another --out"
+        )
     if (out / BEST).exists() and not last.exists():
-        raise TrajformerError(f"{out}: has a {BEST} but no {LAST} to continue from; move it, or give another --out")
+        raise TrajformerError(
+            f"{out}: has a {BEST} but no {LAST} to continue from; move it, or give another --out"
+        )
     return last if last.exists() else None
 
 
-def build_trainer(module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0) -> L.Trainer:
+def build_trainer(
+    module: TaskModule, task: Task, out: Path, progress: bool, done: int = 0
+) -> L.Trainer:
     """Lightning's trainer for a recipe; the logs in `out` keep the first `done` steps, the steps of the checkpoint.
 
     Raises TrajformerError: the accelerator or the number of devices is not available.
     """
     config = module.config.trainer
     keep = KeepProgress(out / LAST, config.checkpoint_minutes)
-    best = ModelCheckpoint(out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False)
+    best = ModelCheckpoint(
+        out, filename="best", monitor=task.monitor, mode=task.mode, enable_version_counter=False
+    )
     # A separate callback: `save_last` would write the last checkpoint only together with the best one.
-    last = ModelCheckpoint(out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False)
+    last = ModelCheckpoint(
+        out, filename="last", save_on_train_epoch_end=True, enable_version_counter=False
+    )
     callbacks: list[L.Callback] = [keep, best, last, LearningRateMonitor("step")]
     if module.config.optim.average:
         callbacks.append(EMAWeightAveraging(decay=module.config.optim.average))
     if config.early_stopping:
-        callbacks.append(EarlyStopping(task.monitor, patience=config.early_stopping, mode=task.mode))
+        callbacks.append(
+            EarlyStopping(task.monitor, patience=config.early_stopping, mode=task.mode)
+        )
     if progress:
         callbacks.append(Bar(refresh_rate=5) if sys.stderr.isatty() else Lines(task.shown))
     options: dict[str, Any] = {"accelerator": config.accelerator, "devices": config.devices}
-    if config.devices > 1 and getattr(module.model, "partial", False):
+    if config.devices > 1 and getattr(module.model, "find_unused_parameters", False):
         options["strategy"] = "ddp_find_unused_parameters_true"
     try:
         return L.Trainer(
@@ -226,7 +262,9 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
     if trainer.interrupted:
         if not trainer.is_global_zero:
             raise SystemExit(0)  # only the first process reports
-        stopped = any(keep.terminated for keep in trainer.callbacks if isinstance(keep, KeepProgress))  # type: ignore[attr-defined]
+        callbacks = trainer.callbacks  # type: ignore[attr-defined]
+        keepers = [callback for callback in callbacks if isinstance(callback, KeepProgress)]
+        stopped = any(keeper.terminated for keeper in keepers)
         raise (Terminated if stopped else KeyboardInterrupt)("continue with --resume")
 
 
@@ -237,7 +275,10 @@ def make_loggers(out: Path, step: int) -> list[Logger]:
     """
     if find_spec("tensorboard") is None:
         return [_csv_logger(out, step)]
-    return [TensorBoardLogger(out, name="", version="tensorboard", purge_step=step), _csv_logger(out, step)]
+    return [
+        TensorBoardLogger(out, name="", version="tensorboard", purge_step=step),
+        _csv_logger(out, step),
+    ]
 
 
 def _csv_logger(out: Path, step: int) -> CSVLogger:
@@ -248,7 +289,9 @@ def _csv_logger(out: Path, step: int) -> CSVLogger:
     writer = logger.experiment
     if rows and getattr(rank_zero_only, "rank", 0) == 0:
         text = io.StringIO()
-        table = csv.DictWriter(text, names, lineterminator="\r\n")  # the line ends that Lightning writes
+        table = csv.DictWriter(
+            text, names, lineterminator="\r\n"
+        )  # the line ends that Lightning writes
         table.writeheader()
         table.writerows(rows)
         write_atomically(path, text.getvalue())

@@ -22,12 +22,18 @@ from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKi
 CENTERLINE_POINTS = 10
 _SHARES = np.linspace(0.0, 1.0, CENTERLINE_POINTS)
 MAX_BYTES = 16 << 20  # about a hundred times the usual size
-_KINDS = {"VEHICLE": int(PolylineKind.LANE_VEHICLE), "BUS": int(PolylineKind.LANE_BUS), "BIKE": int(PolylineKind.LANE_BIKE)}
+_KINDS = {
+    "VEHICLE": int(PolylineKind.LANE_VEHICLE),
+    "BUS": int(PolylineKind.LANE_BUS),
+    "BIKE": int(PolylineKind.LANE_BIKE),
+}
 _CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
 _SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
 _FLAGS = (0, int(LaneFlag.INTERSECTION))  # index: `is_intersection`
 _Id = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Ids = Annotated[list[_Id], Meta(max_length=100)]  # lanes have a few; decoded lists take far more memory than the text
+_Ids = Annotated[
+    list[_Id], Meta(max_length=100)
+]  # lanes have a few; decoded lists take far more memory than the text
 
 
 class _Point(msgspec.Struct, gc=False):
@@ -71,7 +77,9 @@ class _Archive(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Archive)  # also checks every field
 _encoder = msgspec.msgpack.Encoder()
 # A point as MessagePack: the mark of a map, then for each of x, y, z a key of two bytes, the mark of a float and the float.
-_PACKED_POINT = np.dtype({"names": ["x", "y", "z"], "formats": [">f8"] * 3, "offsets": [4, 15, 26], "itemsize": 34})
+_PACKED_POINT = np.dtype(
+    {"names": ["x", "y", "z"], "formats": [">f8"] * 3, "offsets": [4, 15, 26], "itemsize": 34}
+)
 
 
 def read_map(path: Path) -> VectorMap:
@@ -83,8 +91,12 @@ def read_map(path: Path) -> VectorMap:
             raise SceneError(f"{path}: {name}: {len(entries)} entries with {distinct} ids")
     lanes, crossings, areas = sections.values()
     heads = [(lane.id, _KINDS[lane.lane_type], _FLAGS[lane.is_intersection]) for lane in lanes]
-    heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings] + [(area.id, _DRIVABLE_AREA, 0) for area in areas]
-    boundaries = [line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)]
+    heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings] + [
+        (area.id, _DRIVABLE_AREA, 0) for area in areas
+    ]
+    boundaries = [
+        line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)
+    ]
     rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
     rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
     counts = np.array([len(line) for line in boundaries], np.int64)
@@ -134,7 +146,9 @@ def _locate_error(data: bytes, message: str) -> str:
     try:
         sections = msgspec.json.decode(data, type=dict[str, Raw])
         for where, kind in kinds.items():
-            for key, entry in msgspec.json.decode(sections.get(where, b"null"), type=dict[str, Raw]).items():
+            for key, entry in msgspec.json.decode(
+                sections.get(where, b"null"), type=dict[str, Raw]
+            ).items():
                 where = f"{where.partition('[')[0]}[{repr(key[:40])[1:-1]}]"
                 msgspec.json.decode(entry, type=kind)
     except msgspec.ValidationError as error:
@@ -145,7 +159,9 @@ def _locate_error(data: bytes, message: str) -> str:
 def _points(points: list[_Point], path: Path) -> np.ndarray:
     """x, y and z [3, P] of the points."""
     packed = _encoder.encode(points)  # several times faster than converting a list
-    fields = np.frombuffer(packed, _PACKED_POINT, len(points), len(packed) - _PACKED_POINT.itemsize * len(points))
+    fields = np.frombuffer(
+        packed, _PACKED_POINT, len(points), len(packed) - _PACKED_POINT.itemsize * len(points)
+    )
     point = np.empty((3, len(points)))
     point[0], point[1], point[2] = fields["x"], fields["y"], fields["z"]
     if not np.abs(point).max(initial=0.0) <= MAX_ORIGIN_M:

@@ -22,10 +22,14 @@ PERIOD_S = 0.1
 NUM_HISTORY, NUM_FUTURE = 50, 60
 EGO_ID = "AV"
 _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
-_ROLES = np.array([AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8)
+_ROLES = np.array(
+    [AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8
+)
 MAX_TRACKS = 5_000
 # Sizes of about a hundred times the usual one. The codecs, as published, expand at most 21 times, also if the metadata is wrong.
-_BOUNDS = columns.ParquetBounds(file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000, codecs=("SNAPPY", "UNCOMPRESSED"))
+_BOUNDS = columns.ParquetBounds(
+    file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000, codecs=("SNAPPY", "UNCOMPRESSED")
+)
 _TEXT = ["track_id", "object_type", "city"]
 _LIMITS = {  # largest absolute values
     "timestep": 1e15,
@@ -43,12 +47,16 @@ class Argoverse2(StagedReader):
     """Reader of Argoverse 2 motion forecasting; scenes keep the complete map of the scenario."""
 
     name: ClassVar[str] = "argoverse2"
-    layout: ClassVar[str] = "RAW/<split>/<uuid>/scenario_<uuid>.parquet and log_map_archive_<uuid>.json"
+    layout: ClassVar[str] = (
+        "RAW/<split>/<uuid>/scenario_<uuid>.parquet and log_map_archive_<uuid>.json"
+    )
     published: ClassVar[dict[str, int]] = {"train": 199_908, "val": 24_988, "test": 24_984}
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders of a raw folder with at least one scenario."""
-        return sorted(path.name for path in raw.iterdir() if next(path.glob("*/scenario_*.parquet"), None))
+        return sorted(
+            path.name for path in raw.iterdir() if next(path.glob("*/scenario_*.parquet"), None)
+        )
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """The expected scenario file of each folder of the split, by uuid."""
@@ -62,7 +70,9 @@ class Argoverse2(StagedReader):
         table = columns.read_parquet(path, _LIMITS, _TEXT, _BOUNDS)
         yield
         number = columns.numbers_within(table, _LIMITS, path)
-        step = columns.whole_numbers(number["timestep"], NUM_HISTORY + NUM_FUTURE - 1, f"{path}: timestep")
+        step = columns.whole_numbers(
+            number["timestep"], NUM_HISTORY + NUM_FUTURE - 1, f"{path}: timestep"
+        )
         last_step = int(step.max())
         if step.min() == last_step:
             raise SceneError(f"{path}: timestep: one step only")
@@ -70,8 +80,12 @@ class Argoverse2(StagedReader):
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
         num_steps = NUM_HISTORY if last_step < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
         cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: timestep")
-        kind = columns.translate(columns.values_at(table["object_type"], first), _KINDS, "object_type", path)
-        category = columns.whole_numbers(number["object_category"][first], len(_ROLES) - 1, f"{path}: object_category")
+        kind = columns.translate(
+            columns.values_at(table["object_type"], first), _KINDS, "object_type", path
+        )
+        category = columns.whole_numbers(
+            number["object_category"][first], len(_ROLES) - 1, f"{path}: object_category"
+        )
         role, observed = _ROLES[category], valid[:, :NUM_HISTORY]
         seen = observed.any(1)
         if not seen.any():
@@ -89,9 +103,13 @@ class Argoverse2(StagedReader):
         velocity = np.stack([number["velocity_x"], number["velocity_y"]], -1, dtype=np.float32)
         rows = position, heading.astype(np.float32), velocity
         position, heading, velocity = (columns.fill(valid, cell, values) for values in rows)
-        agents = columns.Agents(agent_id, np.array(kind, np.uint8), role, position, heading, velocity, valid)
+        agents = columns.Agents(
+            agent_id, np.array(kind, np.uint8), role, position, heading, velocity, valid
+        )
         city = columns.only_value(table, "city", path)
         del table, number
         yield
         lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
-        return agents.scene((scene_id, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes)
+        return agents.scene(
+            (scene_id, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes
+        )

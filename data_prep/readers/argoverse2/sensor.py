@@ -26,20 +26,36 @@ from data_prep.readers.argoverse2.map import read_map
 from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
 from data_prep.readers.vector_map import VectorMap
-from trajformer.errors import Config, ConfigError, SceneError
+from trajformer.config import Config
+from trajformer.errors import ConfigError, SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 PERIOD_S, PERIOD_NS = 0.1, 100_000_000
 ROOT_SPLIT = "logs"  # the split of logs directly in the raw folder
-ANNOTATIONS = ("annotations.feather", "annotations_with_ego.feather")  # the second adds the ego vehicle as a track
+ANNOTATIONS = (
+    "annotations.feather",
+    "annotations_with_ego.feather",
+)  # the second adds the ego vehicle as a track
 POSES = "city_SE3_egovehicle.feather"
-EGO, EGO_ID, EGO_CATEGORY = 0, "AV", "EGO_VEHICLE"  # the ego vehicle's index in a log, id and category
+EGO, EGO_ID, EGO_CATEGORY = (
+    0,
+    "AV",
+    "EGO_VEHICLE",
+)  # the ego vehicle's index in a log, id and category
 MAX_BYTES, MAX_ROWS = 64 << 20, 1_000_000  # a hundred times the usual
 MAX_STEPS_PER_SWEEP = 10  # on average; sparser sweeps mean that a timestamp is wrong
 _QUATERNION, _TRANSLATION = ("qw", "qx", "qy", "qz"), ("tx_m", "ty_m", "tz_m")
-_LIMITS = dict.fromkeys((*_QUATERNION, *_TRANSLATION), 1e6)  # largest absolute values; a city is about 10 km wide
+_LIMITS = dict.fromkeys(
+    (*_QUATERNION, *_TRANSLATION), 1e6
+)  # largest absolute values; a city is about 10 km wide
 _TEXT = ("track_uuid", "category")
-_ROAD_USERS = (AgentKind.VEHICLE, AgentKind.BUS, AgentKind.PEDESTRIAN, AgentKind.CYCLIST, AgentKind.MOTORCYCLIST)
+_ROAD_USERS = (
+    AgentKind.VEHICLE,
+    AgentKind.BUS,
+    AgentKind.PEDESTRIAN,
+    AgentKind.CYCLIST,
+    AgentKind.MOTORCYCLIST,
+)
 _CATEGORIES = {
     AgentKind.VEHICLE: "REGULAR_VEHICLE LARGE_VEHICLE BOX_TRUCK TRUCK TRUCK_CAB VEHICULAR_TRAILER RAILED_VEHICLE",
     AgentKind.BUS: "BUS SCHOOL_BUS ARTICULATED_BUS",
@@ -51,7 +67,9 @@ _CATEGORIES = {
     AgentKind.STATIC: "BOLLARD SIGN STOP_SIGN MOBILE_PEDESTRIAN_CROSSING_SIGN MOTORCYCLE WHEELED_DEVICE",  # without a rider
     AgentKind.UNKNOWN: "ANIMAL DOG STROLLER",
 }
-KINDS = {category: kind for kind, categories in _CATEGORIES.items() for category in categories.split()}
+KINDS = {
+    category: kind for kind, categories in _CATEGORIES.items() for category in categories.split()
+}
 
 
 @dataclass(frozen=True)
@@ -87,16 +105,30 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
     def __post_init__(self) -> None:
         """Check that the times are whole steps."""
         super().__post_init__()
-        for name, minimum in (("history_s", 2 * PERIOD_S), ("future_s", PERIOD_S), ("stride_s", PERIOD_S)):
+        for name, minimum in (
+            ("history_s", 2 * PERIOD_S),
+            ("future_s", PERIOD_S),
+            ("stride_s", PERIOD_S),
+        ):
             value = getattr(self, name)
             if not (value > minimum - 1e-6 and abs(value - PERIOD_S * _steps(value)) < 1e-6):
-                raise ConfigError(name, f"{value:g} s, expected a multiple of {PERIOD_S} s, at least {minimum:g} s")
+                raise ConfigError(
+                    name,
+                    f"{value:g} s, expected a multiple of {PERIOD_S} s, at least {minimum:g} s",
+                )
         if self.min_observed_s > self.history_s:
-            raise ConfigError("min_observed_s", f"{self.min_observed_s:g} s, expected 0 to history_s ({self.history_s:g} s)")
+            raise ConfigError(
+                "min_observed_s",
+                f"{self.min_observed_s:g} s, expected 0 to history_s ({self.history_s:g} s)",
+            )
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders with at least one annotated log (test logs have no annotations), and `logs` for logs directly in raw."""
-        folders = {path.parent.parent for name in ANNOTATIONS for path in [*raw.glob(f"*/*/{name}"), *raw.glob(f"*/{name}")]}
+        folders = {
+            path.parent.parent
+            for name in ANNOTATIONS
+            for path in [*raw.glob(f"*/*/{name}"), *raw.glob(f"*/{name}")]
+        }
         return sorted({ROOT_SPLIT if folder == raw else folder.name for folder in folders})
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
@@ -104,7 +136,9 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         length, stride = _steps(self.history_s + self.future_s), _steps(self.stride_s)
 
         def starts(path: Path) -> list[str]:
-            return [f"{start:03d}" for start in range(0, count_steps(path) - length + 1, stride)] or [""]
+            return [
+                f"{start:03d}" for start in range(0, count_steps(path) - length + 1, stride)
+            ] or [""]
 
         return list_parts(_annotations(raw, split), starts)
 
@@ -127,9 +161,13 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         agent_id, heading = [log.agent_id[index] for index in seen], log.heading[seen, window]
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
         name = (f"{item.path.parent.name}-{start:03d}", self.name, split, log.city)
-        return agents.scene(name, (PERIOD_S, history, future), origin, log.lanes.near(last[near], self.map_radius_m))
+        return agents.scene(
+            name, (PERIOD_S, history, future), origin, log.lanes.near(last[near], self.map_radius_m)
+        )
 
-    def _roles(self, kind: np.ndarray, position: np.ndarray, valid: np.ndarray, item: Input) -> np.ndarray:
+    def _roles(
+        self, kind: np.ndarray, position: np.ndarray, valid: np.ndarray, item: Input
+    ) -> np.ndarray:
         """AgentRole [A] of a window; in every returned window the ego vehicle is valid in the last observed step."""
         history = _steps(self.history_s)
         observed = valid[:, :history]
@@ -140,14 +178,20 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         role = np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
         if self.focal == "ego":
             if not observed[:1, -1].any():
-                raise SceneError(f"{item}: timestamp_ns: no sweep, so no ego vehicle, in the last observed step")
+                raise SceneError(
+                    f"{item}: timestamp_ns: no sweep, so no ego vehicle, in the last observed step"
+                )
             role[EGO] = AgentRole.FOCAL
         elif not scored.any():
             options = "(min_observed_s, min_travel_m)"
-            raise SceneError(f"{item}: track_uuid: no moving agent in the last observed step {options}")
+            raise SceneError(
+                f"{item}: track_uuid: no moving agent in the last observed step {options}"
+            )
         elif self.focal != "none":
             distance = np.hypot(*(position[:, history - 1] - position[EGO, history - 1]).T)
-            rank = {"nearest": -distance, "moving": travel, "farthest": _travel(position, valid)}[self.focal]
+            rank = {"nearest": -distance, "moving": travel, "farthest": _travel(position, valid)}[
+                self.focal
+            ]
             role[np.where(scored, rank, -np.inf).argmax()] = AgentRole.FOCAL
         return role
 
@@ -159,7 +203,12 @@ def _steps(seconds: float) -> int:
 def _annotations(raw: Path, split: str) -> list[Path]:
     """The annotations file of each log of a split; a folder with poses is a log, also if its annotations are missing."""
     folders = [raw / split, raw] if split == ROOT_SPLIT else [raw / split]
-    logs = {file.parent for folder in folders for name in (*ANNOTATIONS, POSES) for file in folder.glob(f"*/{name}")}
+    logs = {
+        file.parent
+        for folder in folders
+        for name in (*ANNOTATIONS, POSES)
+        for file in folder.glob(f"*/{name}")
+    }
     paths = [[log / name for name in ANNOTATIONS] for log in sorted(logs)]
     return [next((path for path in names if path.is_file()), names[0]) for names in paths]
 
@@ -183,7 +232,9 @@ class SensorLog:
 
     agent_id: tuple[str, ...]
     kind: np.ndarray  # uint8 [A], AgentKind
-    position: np.ndarray  # float64 [A, L, 2], metres in the city frame; rear axle of the ego vehicle
+    position: (
+        np.ndarray
+    )  # float64 [A, L, 2], metres in the city frame; rear axle of the ego vehicle
     heading: np.ndarray  # float64 [A, L], radians
     valid: np.ndarray  # bool [A, L]
     lanes: VectorMap
@@ -205,7 +256,9 @@ def _files(path: Path) -> tuple[Path, Path, Path]:
     """Annotations, poses and map of a log."""
     maps = sorted((path.parent / "map").glob("log_map_archive_*.json"))
     if len(maps) != 1:
-        raise SceneError(f"{path.parent / 'map'}: {len(maps)} files log_map_archive_*.json, expected one")
+        raise SceneError(
+            f"{path.parent / 'map'}: {len(maps)} files log_map_archive_*.json, expected one"
+        )
     files = path, path.with_name(POSES), maps[0]
     if missing := [file for file in files if not file.is_file()]:
         raise SceneError(f"{missing[0]}: no such file")
@@ -228,7 +281,9 @@ def _parse(path: Path, poses: Path, archive: Path) -> SensorLog:
     agent, step = np.append(np.zeros_like(steps), 1 + agent), np.append(steps, step)
     cell, valid = columns.cells(agent_id, agent, step, int(steps[-1]) + 1, f"{path}: track_uuid")
     center = _rotate(rotation[sweep], own_translation) + translation[sweep]
-    direction = np.concatenate([_rotate(rotation, _FORWARD), _rotate(rotation[sweep], _rotate(own_rotation, _FORWARD))])
+    direction = np.concatenate(
+        [_rotate(rotation, _FORWARD), _rotate(rotation[sweep], _rotate(own_rotation, _FORWARD))]
+    )
     return SensorLog(
         agent_id=tuple(agent_id),
         kind=np.array([AgentKind.VEHICLE, *kind], np.uint8),
@@ -236,20 +291,26 @@ def _parse(path: Path, poses: Path, archive: Path) -> SensorLog:
         heading=columns.fill(valid, cell, np.arctan2(direction[:, 1], direction[:, 0])),
         valid=valid,
         lanes=read_map(archive),
-        city=archive.stem.rpartition("____")[2].split("_")[0],  # log_map_archive_<log>____PIT_city_57819
+        city=archive.stem.rpartition("____")[2].split("_")[
+            0
+        ],  # log_map_archive_<log>____PIT_city_57819
     )
 
 
 def _sweeps(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Timestamp int64 [S] and step int64 [S] of each sweep, ascending, and the sweep int64 [n] of each row."""
-    times, sweep = np.unique(columns.array(table["timestamp_ns"]).astype(np.int64), return_inverse=True)
+    times, sweep = np.unique(
+        columns.array(table["timestamp_ns"]).astype(np.int64), return_inverse=True
+    )
     span = int(times[-1]) - int(times[0])
     if span > MAX_STEPS_PER_SWEEP * len(times) * PERIOD_NS:
         raise SceneError(f"{path}: timestamp_ns: {len(times)} sweeps spread over {span / 1e9:g} s")
     steps = (times - times[0] + PERIOD_NS // 2) // PERIOD_NS
     if (np.diff(steps) == 0).any():
         at = times[1:][np.diff(steps) == 0][0]
-        raise SceneError(f"{path}: timestamp_ns: {at} falls on the same step of 0.1 s as the sweep before it")
+        raise SceneError(
+            f"{path}: timestamp_ns: {at} falls on the same step of 0.1 s as the sweep before it"
+        )
     return times, steps, sweep
 
 
@@ -259,7 +320,9 @@ def _poses(path: Path, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     known, row = np.unique(columns.array(table["timestamp_ns"]).astype(np.int64), return_index=True)
     nearest = np.minimum(np.searchsorted(known, times), len(known) - 1)
     if (missing := times[known[nearest] != times]).size:
-        raise SceneError(f"{path}: timestamp_ns: no pose at {missing[0]}, and at {len(missing) - 1} other sweeps")
+        raise SceneError(
+            f"{path}: timestamp_ns: no pose at {missing[0]}, and at {len(missing) - 1} other sweeps"
+        )
     rotation, translation = _transforms(table, path)
     return rotation[row[nearest]], translation[row[nearest]]
 
@@ -272,13 +335,26 @@ def _read(path: Path, names: Sequence[str]) -> pa.Table:
         columns.check_names(file.schema.names, names, path)
         columns.check_count(file.count_rows(), MAX_ROWS, "rows", path)
         fields = [file.schema.get_field_index(name) for name in names]
-        table = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
+        table = pa.ipc.open_file(
+            source, options=pa.ipc.IpcReadOptions(included_fields=fields)
+        ).read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: column names that are not UTF-8
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+    ) as error:  # ValueError: column names that are not UTF-8
         raise SceneError(f"{path}: not a readable feather file: {one_line(error)}") from error
-    columns.check_types(table, [name for name in names if name not in _TEXT], [name for name in names if name in _TEXT], path)
+    columns.check_types(
+        table,
+        [name for name in names if name not in _TEXT],
+        [name for name in names if name in _TEXT],
+        path,
+    )
     if not pa.types.is_integer(table["timestamp_ns"].type):
-        raise SceneError(f"{path}: timestamp_ns: type {table['timestamp_ns'].type}, expected whole numbers")
+        raise SceneError(
+            f"{path}: timestamp_ns: type {table['timestamp_ns'].type}, expected whole numbers"
+        )
     return table
 
 
@@ -289,7 +365,11 @@ _FORWARD = np.array([[1.0, 0.0, 0.0]])
 
 def _transforms(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Unit quaternions (w, x, y, z) [n, 4] and translations [n, 3] of the rows."""
-    number = columns.numbers_within(table, _LIMITS, path) if len(table) else dict.fromkeys(_LIMITS, np.zeros(0))
+    number = (
+        columns.numbers_within(table, _LIMITS, path)
+        if len(table)
+        else dict.fromkeys(_LIMITS, np.zeros(0))
+    )
     quaternion = np.stack([number[name] for name in _QUATERNION], -1)
     length = np.linalg.norm(quaternion, axis=1, keepdims=True)
     if (np.abs(length - 1.0) > 0.01).any():

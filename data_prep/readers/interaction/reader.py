@@ -19,14 +19,20 @@ from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.tracks import PERIOD_S, RECORDING, read_rows
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import list_parts
-from trajformer.errors import Config, SceneError
+from trajformer.config import Config
+from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentRole, Scene
 
 RECORDINGS = "recorded_trackfiles"  # the folder, and the split of its windows
 CASE_HISTORY, CASE_FUTURE = 10, 30
 _PARTS = ("train", "val")
-_LIMITS = {"num_history": (2, 10_000), "num_future": (1, 10_000), "stride": (1, 10**9), "max_windows": (0, 10**9)}
+_LIMITS = {
+    "num_history": (2, 10_000),
+    "num_future": (1, 10_000),
+    "stride": (1, 10**9),
+    "max_windows": (0, 10**9),
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,9 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
 
     def splits(self, raw: Path) -> list[str]:
         """The folder of the recordings, and the folders with cases unless the options ask for another length."""
-        splits = {RECORDINGS} if next((raw / RECORDINGS).glob(f"*/{RECORDING}*.csv"), None) else set()
+        splits = (
+            {RECORDINGS} if next((raw / RECORDINGS).glob(f"*/{RECORDING}*.csv"), None) else set()
+        )
         if (self.num_history, self.num_future) == (CASE_HISTORY, CASE_FUTURE):
             splits |= {path.parent.name for part in _PARTS for path in raw.glob(f"*/*_{part}.csv")}
         return sorted(splits)
@@ -70,7 +78,10 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
         Windows without a vehicle in the last observed and in the last step are left out.
         """
         if split != RECORDINGS:
-            return list_parts(sorted(path for part in _PARTS for path in (raw / split).glob(f"*_{part}.csv")), self._parts)
+            return list_parts(
+                sorted(path for part in _PARTS for path in (raw / split).glob(f"*_{part}.csv")),
+                self._parts,
+            )
         inputs = []
         for folder in sorted((raw / RECORDINGS).glob("*")):
             windows = list_parts(sorted(folder.glob(f"{RECORDING}*.csv")), self._parts)
@@ -82,17 +93,23 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
         """Read one window or case; SceneError also if no vehicle is seen at its last observed step."""
         rows, history = read_rows(item.path), self.num_history
         if not item.part:
-            problem = f"no window of {history} + {self.num_future} steps with a vehicle in the last ones"
+            problem = (
+                f"no window of {history} + {self.num_future} steps with a vehicle in the last ones"
+            )
             raise SceneError(f"{item.path}: frame_id: {problem}; choose shorter windows")
         tracks = rows.tracks(item, history + self.num_future)
         valid, position, heading = tracks.valid, tracks.position, tracks.heading
         scored = valid[:, history - 1] & tracks.is_vehicle
         if not scored.any():
-            raise SceneError(f"{item}: agent_type: no vehicle in the last observed step, so there is nothing to predict")
+            raise SceneError(
+                f"{item}: agent_type: no vehicle in the last observed step, so there is nothing to predict"
+            )
         role = np.where(scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
         if self.focal != "none":
             steps = slice(history if self.focal == "moving" else None)
-            role[np.where(scored, _travel(position[:, steps], valid[:, steps]), -1.0).argmax()] = AgentRole.FOCAL
+            role[np.where(scored, _travel(position[:, steps], valid[:, steps]), -1.0).argmax()] = (
+                AgentRole.FOCAL
+            )
         walkers = np.flatnonzero(~tracks.is_vehicle)
         heading[walkers] = estimate_motion(position[walkers], valid[walkers], history, PERIOD_S)[1]
         last = position[scored, history - 1]
@@ -104,11 +121,23 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
             location = item.path.parent.name
             name = f"{location}-{item.path.stem.removeprefix(RECORDING)}-{item.part}"
         if not (map_file := raw / "maps" / f"{location}.osm_xy").is_file():
-            raise SceneError(f"{map_file}: no such file, expected the map of the location in metres")
+            raise SceneError(
+                f"{map_file}: no such file, expected the map of the location in metres"
+            )
         lanes = read_lanelets(map_file).lanes.near(last, self.map_radius_m)
         observed = np.flatnonzero(valid[:, :history].any(1))
-        arrays = (tracks.kind, role, position - origin, wrap(heading) * valid, tracks.velocity, valid)
-        agents = Agents([tracks.agent_id[index] for index in observed.tolist()], *(array[observed] for array in arrays))
+        arrays = (
+            tracks.kind,
+            role,
+            position - origin,
+            wrap(heading) * valid,
+            tracks.velocity,
+            valid,
+        )
+        agents = Agents(
+            [tracks.agent_id[index] for index in observed.tolist()],
+            *(array[observed] for array in arrays),
+        )
         clock = PERIOD_S, history, self.num_future
         scene = agents.scene((name, self.name, split, location), clock, origin, lanes)
         return replace(scene, agent_size=np.nan_to_num(tracks.size[observed]).astype(np.float32))

@@ -66,14 +66,18 @@ class Rows:
         vehicle = ~np.isin(self.kind, _WITHOUT_BOX)
         count = len(self.agent_id)
         key = self.time[vehicle] * count + self.agent[vehicle]
-        start = np.unique(self.time[vehicle][np.isin(key + num_future * count, key)]) - (num_history - 1)
+        start = np.unique(self.time[vehicle][np.isin(key + num_future * count, key)]) - (
+            num_history - 1
+        )
         start = start[start >= self.time[0]]
         return start[(start - self.time[0]) % stride == 0].tolist()
 
     def tracks(self, item: Input, num_steps: int) -> Tracks:
         """The tracks of a case, or of the window that begins with a frame; SceneError if a case has another length."""
         first = int(item.part) << _FRAME_BITS if self.has_cases else int(item.part)
-        begin, end = np.searchsorted(self.time, (first, first + ((1 << _FRAME_BITS) if self.has_cases else num_steps)))
+        begin, end = np.searchsorted(
+            self.time, (first, first + ((1 << _FRAME_BITS) if self.has_cases else num_steps))
+        )
         if self.has_cases:
             frames = np.unique(self.time[begin:end])
             if len(frames) != num_steps or frames[-1] - frames[0] != num_steps - 1:
@@ -82,11 +86,24 @@ class Rows:
             first = frames[0]
         index, row, agent = np.unique(self.agent[begin:end], return_index=True, return_inverse=True)
         agent_id = [self.agent_id[i] for i in index.tolist()]
-        cell, valid = columns.cells(agent_id, agent, self.time[begin:end] - first, num_steps, f"{item}: track_id")
+        cell, valid = columns.cells(
+            agent_id, agent, self.time[begin:end] - first, num_steps, f"{item}: track_id"
+        )
         motion, box, kind = self.motion[begin:end], self.box[begin:end], self.kind[begin:end][row]
-        position, velocity = (columns.fill(valid, cell, motion[:, axes]) for axes in (slice(2), slice(2, 4)))
+        position, velocity = (
+            columns.fill(valid, cell, motion[:, axes]) for axes in (slice(2), slice(2, 4))
+        )
         heading = columns.fill(valid, cell, box[:, 0])
-        return Tracks(agent_id, kind, ~np.isin(kind, _WITHOUT_BOX), box[row, 1:], valid, position, velocity, heading)
+        return Tracks(
+            agent_id,
+            kind,
+            ~np.isin(kind, _WITHOUT_BOX),
+            box[row, 1:],
+            valid,
+            position,
+            velocity,
+            heading,
+        )
 
 
 def read_rows(path: Path) -> Rows:
@@ -117,11 +134,15 @@ def _parse(path: Path, pedestrians: Path | None) -> Rows:
     for column, (name, limit) in enumerate(_BOX.items()):
         if (wrong := has_box & ~(np.abs(box[:, column]) <= limit)).any():
             value, owner = box[wrong, column][0], agent_id[agent[wrong][0]]
-            raise SceneError(f"{path}: {name}: {value:g} of vehicle {owner[:40]!r}, expected a number up to {limit:g}")
+            raise SceneError(
+                f"{path}: {name}: {value:g} of vehicle {owner[:40]!r}, expected a number up to {limit:g}"
+            )
     box[~has_box] = np.nan
     order = np.argsort(time, kind="stable")
     motion = np.stack([number[name] for name in _MOTION], -1)
-    return Rows(has_cases, agent_id, time[order], agent[order], kind[order], motion[order], box[order])
+    return Rows(
+        has_cases, agent_id, time[order], agent[order], kind[order], motion[order], box[order]
+    )
 
 
 def _check_clock(timestamp: np.ndarray, frame: np.ndarray, time: np.ndarray, path: Path) -> None:
@@ -133,4 +154,6 @@ def _check_clock(timestamp: np.ndarray, frame: np.ndarray, time: np.ndarray, pat
         raise SceneError(f"{path}: timestamp_ms: {period:g} ms from frame to frame, {remedy}")
     gaps = np.diff(np.unique(time))
     if len(gaps) and (typical := np.median(gaps)) != 1:
-        raise SceneError(f"{path}: frame_id: most steps are {PERIOD_MS * typical:g} ms long, {remedy}")
+        raise SceneError(
+            f"{path}: frame_id: most steps are {PERIOD_MS * typical:g} ms long, {remedy}"
+        )

@@ -27,7 +27,10 @@ _KINDS = {
     "drivable_area": PolylineKind.DRIVABLE_AREA,
 }
 _TURNS = {"none": LaneFlag.NONE, "left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}
-_GEOMETRIES = {"LineString": "vehicle", "Polygon": "drivable_area"}  # and the default kind of a feature
+_GEOMETRIES = {
+    "LineString": "vehicle",
+    "Polygon": "drivable_area",
+}  # and the default kind of a feature
 _Id = int | str | float
 _Flag = bool | Literal[0, 1] | None
 _Meaning = TypeVar("_Meaning")
@@ -73,7 +76,10 @@ def read_lanes(path: Path) -> VectorMap:
     for index, entry in enumerate(document[section]):
         where = f"{section}[{index}]"
         try:
-            lane = msgspec.convert(_fields(entry) if section == "features" and isinstance(entry, dict) else entry, _Lane)
+            lane = msgspec.convert(
+                _fields(entry) if section == "features" and isinstance(entry, dict) else entry,
+                _Lane,
+            )
             kind = _choice("kind", lane.kind or "vehicle", _KINDS)
             is_ring = kind >= PolylineKind.CROSSWALK
             number = _id(f"{where} without an id" if lane.id is None else lane.id)
@@ -88,11 +94,15 @@ def read_lanes(path: Path) -> VectorMap:
         except (ValueError, OverflowError) as error:
             raise SceneError(f"{path}: {where}: {one_line(error)}") from error
     if lines and all(map(_looks_like_degrees, lines)):
-        raise SceneError(f"{path}: coordinates look like degrees, expected metres in the frame of the tracks")
+        raise SceneError(
+            f"{path}: coordinates look like degrees, expected metres in the frame of the tracks"
+        )
     successor, predecessor = int(EdgeKind.SUCCESSOR), int(EdgeKind.PREDECESSOR)
     reverse = [(b, a, predecessor) for a, b, kind in links if kind == successor]
     links += reverse + [(b, a, successor) for a, b, kind in links if kind == predecessor]
-    return build_map(heads, [len(line) for line in lines], np.concatenate([np.zeros((0, 2)), *lines]), links)
+    return build_map(
+        heads, [len(line) for line in lines], np.concatenate([np.zeros((0, 2)), *lines]), links
+    )
 
 
 def _fields(feature: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +112,9 @@ def _fields(feature: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("geometry: missing")
     kind = _choice("geometry", str(geometry.get("type")), _GEOMETRIES)
     own = properties if isinstance(properties, dict) else {}
-    fields = {"kind": kind, "id": feature.get("id")} | {name: value for name, value in own.items() if value is not None}
+    fields = {"kind": kind, "id": feature.get("id")} | {
+        name: value for name, value in own.items() if value is not None
+    }
     fields["points"] = points = geometry.get("coordinates")
     if kind == "drivable_area":
         if fields["kind"] not in ("crosswalk", "drivable_area"):
@@ -125,14 +137,18 @@ def _line(points: list[list[float]], is_ring: bool) -> np.ndarray:
     if is_ring and len(line) and (line[0] != line[-1]).any():
         line = np.concatenate([line, line[:1]])
     if len(line) < (4 if is_ring else 2):
-        raise ValueError(f"points: {max(len(line) - is_ring, 0)} different ones, expected at least {3 if is_ring else 2}")
+        raise ValueError(
+            f"points: {max(len(line) - is_ring, 0)} different ones, expected at least {3 if is_ring else 2}"
+        )
     return line
 
 
 def _links(lane: _Lane, number: int) -> list[tuple[int, int, int]]:
     """(lane id, lane id, EdgeKind) of all links of a lane."""
     neighbors = ([] if other is None else [other] for other in (lane.left, lane.right))
-    others = zip(EdgeKind, (lane.successors or [], lane.predecessors or [], *neighbors), strict=True)
+    others = zip(
+        EdgeKind, (lane.successors or [], lane.predecessors or [], *neighbors), strict=True
+    )
     return [(number, _id(other), int(kind)) for kind, ids in others for other in ids]
 
 
@@ -157,7 +173,14 @@ def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
     """Polylines of a file within radius_m of any position (float64 [n, 2], n >= 1); SceneError also for another frame."""
     lanes = read_lanes(path)
     if len(lanes.point):
-        gap = np.maximum(np.maximum(lanes.point.min(0) - positions.max(0), positions.min(0) - lanes.point.max(0)), 0.0)
+        gap = np.maximum(
+            np.maximum(
+                lanes.point.min(0) - positions.max(0), positions.min(0) - lanes.point.max(0)
+            ),
+            0.0,
+        )
         if np.hypot(*gap) > OTHER_FRAME_M:
-            raise SceneError(f"{path}: the lanes are {np.hypot(*gap) / 1e3:.0f} km from the tracks: not the same frame")
+            raise SceneError(
+                f"{path}: the lanes are {np.hypot(*gap) / 1e3:.0f} km from the tracks: not the same frame"
+            )
     return lanes.near(positions, radius_m)

@@ -22,7 +22,8 @@ from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import cached_by_file, one_line, printable
 from data_prep.readers.table.lanes import find_lanes, lanes_near
 from data_prep.readers.vector_map import NO_MAP
-from trajformer.errors import Config, SceneError, TrajformerError
+from trajformer.config import Config
+from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
@@ -48,7 +49,10 @@ class Columns:
 
     def take(self, rows: np.ndarray | slice) -> Columns:
         """Some rows, or all rows in another order."""
-        number, code = ({name: values[rows] for name, values in part.items()} for part in (self.number, self.code))
+        number, code = (
+            {name: values[rows] for name, values in part.items()}
+            for part in (self.number, self.code)
+        )
         return Columns(number, self.word, code)
 
 
@@ -80,7 +84,9 @@ def _read_csv(path: Path, requested: Sequence[str]) -> pa.Table:
         return pa_csv.read_csv(path, read_options=READ_OPTIONS, convert_options=options)
 
     try:
-        return read({name: pa.float64() if name.strip() in NUMBERS else DICTIONARY for name in names})
+        return read(
+            {name: pa.float64() if name.strip() in NUMBERS else DICTIONARY for name in names}
+        )
     except pa.ArrowInvalid:  # text in a column of numbers: `_numbers` parses the cells
         return read(dict.fromkeys(names, DICTIONARY))
 
@@ -99,10 +105,14 @@ def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> lis
     if twice := next((name for name in known if known.count(name) > 1), None):
         raise SceneError(f"{path}: {twice}: two columns of this name")
     missing = [name for name in ("track_id", "x", "y") if name not in names]
-    missing += [name for name, other in (("vx", "vy"), ("vy", "vx")) if other in names and name not in names]
+    missing += [
+        name for name, other in (("vx", "vy"), ("vy", "vx")) if other in names and name not in names
+    ]
     missing += [] if set(TIME) & set(names) else ["step (nor timestamp)"]
     if missing:
-        raise SceneError(f"{path}: {missing[0]}: no such column; its columns are {printable(', '.join(names[:20]))}")
+        raise SceneError(
+            f"{path}: {missing[0]}: no such column; its columns are {printable(', '.join(names[:20]))}"
+        )
     return [name for name in columns if name.strip() in requested]
 
 
@@ -140,19 +150,37 @@ MAX_STEP = 2.0**52  # larger whole numbers are not exact in float64
 MAX_NAME_BYTES = 150
 MAX_COORDINATE_M = 1e8
 MAX_SPEED_M_S = 1e4
-MOVING_M_S, MIN_MOVING = 0.3, 8  # minimum speed and number of steps to compare recorded speeds with displacements
+MOVING_M_S, MIN_MOVING = (
+    0.3,
+    8,
+)  # minimum speed and number of steps to compare recorded speeds with displacements
 FAST_M_S = 3.0  # displacements of this speed are not noise: recorded speeds must not be zero
 MAX_RATIO = 2.5  # feet and metres differ by 3.3, km/h and m/s by 3.6
-BLOCK_SIZE = 1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
-MOVED_M, MAX_ACROSS = 2.0, 50.0  # in about a second; degrees. A compass has 90 degrees of difference on most roads
+BLOCK_SIZE = (
+    1_000_000  # agents x steps x steps that are estimated at a time, which limits the memory
+)
+MOVED_M, MAX_ACROSS = (
+    2.0,
+    50.0,
+)  # in about a second; degrees. A compass has 90 degrees of difference on most roads
 _KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
 _ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
 _UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # per second
 _TWICE = "track_id (--drop-duplicates true uses the first row)"
-_THINGS = (AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION, AgentKind.RIDERLESS_BICYCLE)
+_THINGS = (
+    AgentKind.STATIC,
+    AgentKind.BACKGROUND,
+    AgentKind.CONSTRUCTION,
+    AgentKind.RIDERLESS_BICYCLE,
+)
 
 
-_LIMITS = {"period_s": (1e-9, 60.0), "map_radius_m": (0, np.inf), "num_history": (2, 10_000), "num_future": (1, 10_000)}
+_LIMITS = {
+    "period_s": (1e-9, 60.0),
+    "map_radius_m": (0, np.inf),
+    "num_history": (2, 10_000),
+    "num_future": (1, 10_000),
+}
 
 
 @dataclass(frozen=True)
@@ -179,7 +207,9 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
     stride: int = 10
     map_radius_m: float = 100.0
     name: ClassVar[str] = "table"
-    layout: ClassVar[str] = "RAW/<split>/*.csv or *.parquet with columns track_id, x, y and step or timestamp"
+    layout: ClassVar[str] = (
+        "RAW/<split>/*.csv or *.parquet with columns track_id, x, y and step or timestamp"
+    )
     published: ClassVar[dict[str, int]] = {}
 
     def splits(self, raw: Path) -> list[str]:
@@ -206,7 +236,10 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
                 reason = f"scene {twice!r} is also in {owner[twice]}: every scene of a split needs a unique name"
                 raise TrajformerError(f"{path}: scene_id: {reason}")
             owner |= dict.fromkeys(scenes, path)
-            inputs += [Input(path, "" if name == path.stem and len(scenes) == 1 else name, stamp) for name in scenes]
+            inputs += [
+                Input(path, "" if name == path.stem and len(scenes) == 1 else name, stamp)
+                for name in scenes
+            ]
         return inputs
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
@@ -218,7 +251,9 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
         cut = cuts[name]
         rows = np.arange(cut.begin, cut.end)
         if self.drop_duplicates:
-            _, first = np.unique(np.stack([step[rows], columns.code["track_id"][rows]]), axis=1, return_index=True)
+            _, first = np.unique(
+                np.stack([step[rows], columns.code["track_id"][rows]]), axis=1, return_index=True
+            )
             rows = rows[np.sort(first)]
         try:
             if cut.problem:
@@ -235,15 +270,21 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
     def _scene(self, tracks: Tracks, name: str, split: str, lanes: Path | None) -> Scene:
         xy, kind = tracks.position(), tracks.words("kind", _KINDS)
         role, last = tracks.role(kind), tracks.last_observed
-        origin = xy[last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]]  # of the focal agent, else of a scored one
+        origin = xy[
+            last[np.where(last >= 0, role.astype(np.int64), -1).argmax()]
+        ]  # of the focal agent, else of a scored one
         position = tracks.fill(xy - origin)
         heading, velocity = tracks.motion(position)
-        history = slice(0, self.num_history)  # whether a scene is used must not depend on its future
+        history = slice(
+            0, self.num_history
+        )  # whether a scene is used must not depend on its future
         recorded, valid = position[:, history], tracks.valid[:, history]
         if "vx" in tracks.columns.number:
             self._check_velocity(recorded, velocity[:, history], valid)
             vx, vy = np.moveaxis(velocity[:, history], -1, 0)
-            self._check_direction("vx", np.arctan2(vy, vx), recorded, valid & (np.hypot(vx, vy) > MOVING_M_S))
+            self._check_direction(
+                "vx", np.arctan2(vy, vx), recorded, valid & (np.hypot(vx, vy) > MOVING_M_S)
+            )
         if "heading" in tracks.columns.number:
             self._check_direction("heading", heading[:, history], recorded, valid)
         polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m) if lanes else NO_MAP
@@ -256,30 +297,51 @@ class Table(Config, limits=_LIMITS | dict.fromkeys(("step_interval", "stride"), 
         known = np.flatnonzero(np.isfinite(timestamp))
         if len(known) and (steps := step[known[-1]] - step[known[0]]) > 0:
             apart = (timestamp[known[-1]] - timestamp[known[0]]) / steps
-            if apart > 0 and not any(abs(apart / (unit * self.period_s) - 1) < MAX_OFF_GRID for unit in _UNITS.values()):
+            if apart > 0 and not any(
+                abs(apart / (unit * self.period_s) - 1) < MAX_OFF_GRID for unit in _UNITS.values()
+            ):
                 problem = f"{apart:.4g} apart from step to step, expected {self.period_s:g} s"
-                raise SceneError(f"timestamp: {problem}; --period-s and --step-interval set the clock, or remove the column")
+                raise SceneError(
+                    f"timestamp: {problem}; --period-s and --step-interval set the clock, or remove the column"
+                )
 
-    def _check_velocity(self, position: np.ndarray, velocity: np.ndarray, valid: np.ndarray) -> None:
+    def _check_velocity(
+        self, position: np.ndarray, velocity: np.ndarray, valid: np.ndarray
+    ) -> None:
         """SceneError if recorded velocities [A, T, 2] and the displacements per second have different units."""
         pairs = valid[:, 1:] & valid[:, :-1]
         moved = np.linalg.norm(np.diff(position, axis=1), axis=-1)[pairs] / self.period_s
         recorded = np.linalg.norm(velocity[:, 1:], axis=-1)[pairs]
         moving = (np.minimum(moved, recorded) > MOVING_M_S) | (moved > FAST_M_S)
-        if moving.sum() >= MIN_MOVING and not 1 / MAX_RATIO < (ratio := np.median(recorded[moving] / moved[moving])) < MAX_RATIO:
+        if (
+            moving.sum() >= MIN_MOVING
+            and not 1 / MAX_RATIO
+            < (ratio := np.median(recorded[moving] / moved[moving]))
+            < MAX_RATIO
+        ):
             reason = f"speeds are {ratio:.3g} times the displacements per second (median)"
-            raise SceneError(f"vx: {reason}; check the units of x, y, vx, vy and time, or remove vx and vy")
+            raise SceneError(
+                f"vx: {reason}; check the units of x, y, vx, vy and time, or remove vx and vy"
+            )
 
-    def _check_direction(self, name: str, angle: np.ndarray, position: np.ndarray, valid: np.ndarray) -> None:
+    def _check_direction(
+        self, name: str, angle: np.ndarray, position: np.ndarray, valid: np.ndarray
+    ) -> None:
         """SceneError if angles [A, T] are mostly across the displacements of about a second; backwards is no error."""
         steps = min(max(round(1 / self.period_s), 1), position.shape[1] - 1)
         moved = position[:, steps:] - position[:, :-steps]
         used = valid[:, steps:] & valid[:, :-steps] & (np.linalg.norm(moved, axis=-1) > MOVED_M)
         if used.sum() >= MIN_MOVING:
-            across = wrap(2 * (angle[:, steps:] - np.arctan2(moved[..., 1], moved[..., 0])))[used] / 2
+            across = (
+                wrap(2 * (angle[:, steps:] - np.arctan2(moved[..., 1], moved[..., 0])))[used] / 2
+            )
             if (median := np.degrees(np.median(np.abs(across)))) > MAX_ACROSS:
                 reason = f"differs from the direction of motion by {median:.0f} degrees (median)"
-                expected = "expected radians counter-clockwise from +x" if name == "heading" else "are vx and vy exchanged?"
+                expected = (
+                    "expected radians counter-clockwise from +x"
+                    if name == "heading"
+                    else "are vx and vy exchanged?"
+                )
                 raise SceneError(f"{name}: {reason}; {expected}; correct it, or remove the column")
 
 
@@ -326,7 +388,9 @@ class Cut(NamedTuple):
     problem: str = ""
 
 
-def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray, np.ndarray, dict[str, Cut]]:
+def cut_scenes(
+    columns: Columns, stem: str, options: Table
+) -> tuple[np.ndarray, np.ndarray, dict[str, Cut]]:
     """Find the scenes of a file from its columns `scene_id` and time; `stem` is the name of the scene if there is no `scene_id`.
 
     A scene of more than H + F steps is cut into windows of H + F steps, named `<scene>-t<first step>`. A window without an agent
@@ -341,26 +405,43 @@ def cut_scenes(columns: Columns, stem: str, options: Table) -> tuple[np.ndarray,
     start = np.flatnonzero(np.concatenate([[True], np.diff(scene) != 0]))
     end = np.append(start[1:], count)
     with np.errstate(invalid="ignore", over="ignore"):
-        exact = (time - np.repeat(time[start], end - start)) / (options.period_s * _UNITS[options.time_unit])
+        exact = (time - np.repeat(time[start], end - start)) / (
+            options.period_s * _UNITS[options.time_unit]
+        )
         if name == "step":
             grid = np.repeat(time[start] % options.step_interval, end - start)
             exact = np.where(time == np.rint(time), (time - grid) / options.step_interval, np.nan)
         step = np.rint(exact)
-        bad = ~((np.abs(exact - step) <= (MAX_OFF_GRID if name == "timestamp" else 0.0)) & (np.abs(step) <= MAX_STEP))
+        bad = ~(
+            (np.abs(exact - step) <= (MAX_OFF_GRID if name == "timestamp" else 0.0))
+            & (np.abs(step) <= MAX_STEP)
+        )
     step = np.where(bad, 0.0, step).astype(np.int64)
     words = columns.word.get("scene_id", [stem])
     scenes: dict[str, Cut] = {}
     for code, begin, stop in zip(scene[start].tolist(), start.tolist(), end.tolist(), strict=True):
         word = words[code]
-        if not re.fullmatch(r"(?!\.)[^/\\]+", word) or not word.isprintable() or len(word.encode()) > MAX_NAME_BYTES:
+        if (
+            not re.fullmatch(r"(?!\.)[^/\\]+", word)
+            or not word.isprintable()
+            or len(word.encode()) > MAX_NAME_BYTES
+        ):
             problem = f"scene_id: no file name (1 to {MAX_NAME_BYTES} bytes, no slash, dot in front or control character)"
             cuts = {ascii(word): Cut(begin, stop, problem=problem)}
         elif (wrong := bad[begin:stop]).any():
-            cuts = {word: Cut(begin, stop, problem=_time_problem(name, time[begin:stop], wrong, options))}
+            cuts = {
+                word: Cut(
+                    begin, stop, problem=_time_problem(name, time[begin:stop], wrong, options)
+                )
+            }
         else:
             cuts = _cut_scene(word, step[begin:stop], begin, options)
         for key, cut in cuts.items():
-            scenes[key] = cut if key not in scenes else cut._replace(problem="scene_id: also the name of a window")
+            scenes[key] = (
+                cut
+                if key not in scenes
+                else cut._replace(problem="scene_id: also the name of a window")
+            )
     return order, step, scenes
 
 
@@ -371,18 +452,29 @@ def _cut_scene(name: str, step: np.ndarray, begin: int, options: Table) -> dict[
     length, interval = last - first + 1, np.median(np.diff(np.unique(step))) if first < last else 1
     if interval > 1:
         remedy = "--step-interval sets their interval, --period-s and --time-unit the clock of timestamps"
-        return {name: Cut(begin, end, problem=f"most steps are missing: steps with rows are {interval:g} apart; {remedy}")}
+        return {
+            name: Cut(
+                begin,
+                end,
+                problem=f"most steps are missing: steps with rows are {interval:g} apart; {remedy}",
+            )
+        }
     if length < history:
         problem = f"{length} steps from its first to its last row, expected at least the {history} of the history"
         return {name: Cut(begin, end, problem=problem)}
     if length <= window:
         return {name: Cut(begin, end, first, history if length == history else window)}
     starts = np.unique(step) - (history - 1)  # of windows with a row at their last observed step
-    starts = starts[(starts >= first) & (starts + window - 1 <= last) & ((starts - first) % options.stride == 0)]
+    starts = starts[
+        (starts >= first) & (starts + window - 1 <= last) & ((starts - first) % options.stride == 0)
+    ]
     if not len(starts):
         return {name: Cut(begin, end, problem="no window has an agent at its last observed step")}
     edges = begin + np.searchsorted(step, np.stack([starts, starts + window]))
-    return {f"{name}-t{s}": Cut(a, b, s, window) for s, a, b in zip(starts.tolist(), *edges.tolist(), strict=True)}
+    return {
+        f"{name}-t{s}": Cut(a, b, s, window)
+        for s, a, b in zip(starts.tolist(), *edges.tolist(), strict=True)
+    }
 
 
 def _time_problem(name: str, time: np.ndarray, wrong: np.ndarray, options: Table) -> str:
@@ -392,9 +484,7 @@ def _time_problem(name: str, time: np.ndarray, wrong: np.ndarray, options: Table
         return f"{name}: {'empty or NaN' if np.isnan(value) else 'infinite or no number'}"
     if name == "step":
         if value.is_integer() and abs(value) <= MAX_STEP:
-            return (
-                f"step: {value:.12g} is no multiple of {options.step_interval} (--step-interval) after the first, {time[0]:.12g}"
-            )
+            return f"step: {value:.12g} is no multiple of {options.step_interval} (--step-interval) after the first, {time[0]:.12g}"
         return f"step: {value:.12g}, expected a whole number of at most 2^52"
     known = np.unique(time[np.isfinite(time)])
     with np.errstate(over="ignore"):
@@ -416,11 +506,17 @@ class Tracks:
         self.agent_id = tuple(columns.word["track_id"][code] for code in present.tolist())
         if "" in self.agent_id or any("\n" in name for name in self.agent_id):
             raise SceneError("track_id: empty or with a line break")
-        self._cell, self.valid = cells(self.agent_id, self._agent, step - cut.first, cut.num_steps, _TWICE)
-        self.row = self.fill(np.arange(1, len(step) + 1)) - 1  # index of the row, int64 [A, T], -1 without a row
+        self._cell, self.valid = cells(
+            self.agent_id, self._agent, step - cut.first, cut.num_steps, _TWICE
+        )
+        self.row = (
+            self.fill(np.arange(1, len(step) + 1)) - 1
+        )  # index of the row, int64 [A, T], -1 without a row
         observed = self.row[:, : options.num_history]
         last = options.num_history - 1 - (observed[:, ::-1] >= 0).argmax(1)
-        self.last_observed = observed[np.arange(len(observed)), last]  # row [A] of the last observed step, -1 without one
+        self.last_observed = observed[
+            np.arange(len(observed)), last
+        ]  # row [A] of the last observed step, -1 without one
 
     def fill(self, values: np.ndarray) -> np.ndarray:
         """Values [n, ...] of the rows as [A, T, ...], zero without a row."""
@@ -433,17 +529,25 @@ class Tracks:
     def motion(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Heading [A, T] and velocity [A, T, 2] from the table; missing values are estimated from position [A, T, 2]."""
         heading = self._numbers("heading", 2 * np.pi + 1e-6, optional=True).copy()
-        velocity = np.stack([self._numbers(name, MAX_SPEED_M_S, optional=True) for name in ("vx", "vy")], -1)
+        velocity = np.stack(
+            [self._numbers(name, MAX_SPEED_M_S, optional=True) for name in ("vx", "vy")], -1
+        )
         empty = np.isnan(velocity)
         if (half := empty[:, 0] != empty[:, 1]).any():
             raise SceneError(f"vx: one of vx and vy is empty {self._where(half)}")
         agents = np.unique(self._agent[np.isnan(heading) | empty[:, 0]])
-        for block in np.array_split(agents, max(1, len(agents) * self.valid.shape[1] ** 2 // BLOCK_SIZE)):
+        for block in np.array_split(
+            agents, max(1, len(agents) * self.valid.shape[1] ** 2 // BLOCK_SIZE)
+        ):
             rows, valid = self.row[block][self.valid[block]], self.valid[block]
-            v, h, _ = estimate_motion(position[block], valid, self._options.num_history, self._options.period_s)
+            v, h, _ = estimate_motion(
+                position[block], valid, self._options.num_history, self._options.period_s
+            )
             heading[rows] = np.where(np.isnan(heading[rows]), h[valid], heading[rows])
             velocity[rows] = np.where(empty[rows], v[valid], velocity[rows])
-        outside = (heading <= -np.pi) | (heading > np.float32(np.pi))  # other values keep all their bits
+        outside = (heading <= -np.pi) | (
+            heading > np.float32(np.pi)
+        )  # other values keep all their bits
         heading = np.where(outside, wrap(heading), heading)
         return self.fill(heading), self.fill(velocity)
 
@@ -456,7 +560,9 @@ class Tracks:
         observed = self.valid[:, : self._options.num_history]
         role = self.words("role", _ROLES)
         if "role" not in self.columns.word:
-            role[observed[:, -1] & (observed.sum(1) >= 2) & ~np.isin(kind, _THINGS)] = AgentRole.SCORED
+            role[observed[:, -1] & (observed.sum(1) >= 2) & ~np.isin(kind, _THINGS)] = (
+                AgentRole.SCORED
+            )
         focal = [self.agent_id[index] for index in np.flatnonzero(role == AgentRole.FOCAL)]
         if len(focal) > 1:
             raise SceneError(f"role: two tracks are focal, {focal[0]!r} and {focal[1]!r}")
@@ -481,7 +587,9 @@ class Tracks:
         for word, track in zip(words, self.agent_id, strict=True):
             if word not in meaning:
                 allowed = ", ".join(filter(None, meaning))
-                raise SceneError(f"{name}: {word[:40]!r} (track {track!r}), expected one of {allowed}")
+                raise SceneError(
+                    f"{name}: {word[:40]!r} (track {track!r}), expected one of {allowed}"
+                )
         return np.array([meaning[word] for word in words], np.uint8)
 
     def _numbers(self, name: str, limit: float, optional: bool = False) -> np.ndarray:
@@ -491,7 +599,11 @@ class Tracks:
             raise SceneError(f"{name}: empty or NaN {self._where(empty)}")
         if (beyond := np.abs(values) > limit).any():
             value = values[beyond.argmax()]
-            problem = f"{value:.12g}, expected at most {limit:.4g} either way" if np.isfinite(value) else "infinite or no number"
+            problem = (
+                f"{value:.12g}, expected at most {limit:.4g} either way"
+                if np.isfinite(value)
+                else "infinite or no number"
+            )
             raise SceneError(f"{name}: {problem} {self._where(beyond)}")
         return values
 

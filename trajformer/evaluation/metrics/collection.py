@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from trajformer.config import load_plugins
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.errors import TrajformerError, load_plugins
-from trajformer.evaluation.metrics.displacement import KS, NAMES, Figures, displacement
+from trajformer.errors import TrajformerError
+from trajformer.evaluation.metrics.displacement import KS, NAMES, Metrics, displacement
 from trajformer.evaluation.metrics.joint import multi_world_of_joint
 from trajformer.evaluation.metrics.plausibility import Plausibility
 
@@ -33,16 +34,18 @@ class Means(Metric):
     count: Tensor
     given: Tensor
 
-    def __init__(self, figures: Callable[[Forecast, SceneBatch], Figures], count: str, names: Sequence[str]) -> None:
+    def __init__(
+        self, metrics: Callable[[Forecast, SceneBatch], Metrics], count: str, names: Sequence[str]
+    ) -> None:
         super().__init__()
-        self.figures, self.count_name, self.names = figures, count, names
+        self.metrics, self.count_name, self.names = metrics, count, names
         self.add_state("total", torch.zeros(len(names), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("given", torch.zeros(len(names), dtype=torch.int64), dist_reduce_fx="max")
 
     def update(self, forecast: Forecast, batch: SceneBatch) -> None:
         """Add a batch."""
-        values, counts = self.figures(forecast, batch)
+        values, counts = self.metrics(forecast, batch)
         for index, name in enumerate(self.names):
             if name in values:
                 self.total[index] += values[name][counts].double().sum()
@@ -53,13 +56,21 @@ class Means(Metric):
         """The number of entries and the means."""
         if not self.given.any():
             return {}
-        given = zip(self.names, (self.total / self.count).tolist(), self.given.tolist(), strict=True)
-        return {self.count_name: int(self.count)} | {name: mean for name, mean, known in given if known}
+        given = zip(
+            self.names, (self.total / self.count).tolist(), self.given.tolist(), strict=True
+        )
+        return {self.count_name: int(self.count)} | {
+            name: mean for name, mean, known in given if known
+        }
 
 
-_WORLD_NAMES = [f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")]
+_WORLD_NAMES = [
+    f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")
+]
 METRICS: dict[str, Callable[[], Metric]] = {
-    "displacement": partial(Means, displacement, "num_agents", [*(f"{name}{k}" for k in KS for name in NAMES), "minFDE"]),
+    "displacement": partial(
+        Means, displacement, "num_agents", [*(f"{name}{k}" for k in KS for name in NAMES), "minFDE"]
+    ),
     "multi_world": partial(Means, multi_world_of_joint, "num_scenes", _WORLD_NAMES),
     "plausibility": Plausibility,
 }
@@ -71,13 +82,15 @@ class AllMetrics(MetricCollection):
 
     def compute(self) -> dict[str, Any]:
         """The figures of all metrics; of counts with the same name the first (TrajformerError: other figures have one name)."""
-        figures: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for metric, part in self.items(keep_base=True):
             for name, value in part.compute().items():
-                if name in figures and not name.startswith("num_"):
-                    raise TrajformerError(f"metric {metric}: another metric has a figure of the name {name}")
-                figures.setdefault(name, value)
-        return figures
+                if name in metrics and not name.startswith("num_"):
+                    raise TrajformerError(
+                        f"metric {metric}: another metric has a figure of the name {name}"
+                    )
+                metrics.setdefault(name, value)
+        return metrics
 
 
 def forecast_metrics() -> AllMetrics:

@@ -22,7 +22,9 @@ MISS_THRESHOLD_M = 2.0
 MANY_MODES = 20  # models with this number of modes are also scored by the best of 20, as is usual for pedestrians
 KS = (1, 6, MANY_MODES)
 NAMES = ("minADE", "minFDE", "MR", "brier_minFDE")
-Figures = tuple[dict[str, Tensor], Tensor]  # values [...] by name, and bool [...]: the entries that count
+Metrics = tuple[
+    dict[str, Tensor], Tensor
+]  # values [...] by name, and bool [...]: the entries that count
 
 
 class Errors(NamedTuple):
@@ -58,7 +60,13 @@ def best_end(errors: Errors) -> dict[str, Tensor]:
     """
     best = errors.fde.argmin(-1, keepdim=True)
     ade, fde, probability = (value.gather(-1, best).squeeze(-1) for value in errors[:3])
-    values = (ade, fde, (~(fde <= MISS_THRESHOLD_M)).to(fde.dtype), fde + (1.0 - probability) ** 2, probability)
+    values = (
+        ade,
+        fde,
+        (~(fde <= MISS_THRESHOLD_M)).to(fde.dtype),
+        fde + (1.0 - probability) ** 2,
+        probability,
+    )
     return dict(zip((*NAMES, "probability"), values, strict=True))
 
 
@@ -73,20 +81,24 @@ def separate_minima(errors: Errors) -> dict[str, Tensor]:
     return {"ADE": ade, "FDE": errors.fde.amin(-1), "FDE_at_best_ADE": at_best}
 
 
-def displacement(forecast: Forecast, batch: SceneBatch) -> Figures:
+def displacement(forecast: Forecast, batch: SceneBatch) -> Metrics:
     """The figures of `best_end` [B, S] of the k most probable modes, k = 1 and 6 (and 20 if the model has 20 modes): "minFDE6".
 
     "minFDE" is over all modes. Agents with a known last future step count.
     """
     valid = batch.truth.valid
     errors = agent_errors(forecast, batch.truth.position, valid)
-    figures = {"minFDE": errors.fde.amin(-1)}
+    metrics = {"minFDE": errors.fde.amin(-1)}
     for k in KS if forecast.num_modes >= MANY_MODES else KS[:-1]:
-        figures |= {f"{name}{k}": value for name, value in best_end(errors.most_probable(k)).items()}
-    return figures, valid[..., -1]
+        metrics |= {
+            f"{name}{k}": value for name, value in best_end(errors.most_probable(k)).items()
+        }
+    return metrics, valid[..., -1]
 
 
-def futures_covered(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def futures_covered(
+    forecast: Forecast, target: Tensor, valid: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
     """Which of G true futures end within 2 m of one of the k most probable modes of an agent (all modes if K < k).
 
     From targets [B, S, G, F, 2] in the batch frame and valid bool [B, S, G, F] to bool [B, S, G], and bool [B, S, G]: futures
@@ -98,7 +110,9 @@ def futures_covered(forecast: Forecast, target: Tensor, valid: Tensor, k: int) -
     return gap.amin(-1) <= MISS_THRESHOLD_M, valid[..., -1]
 
 
-def set_hits(predicted: SceneTrajectories, target: Tensor, valid: Tensor, threshold: float = 0.5) -> tuple[Tensor, ...]:
+def set_hits(
+    predicted: SceneTrajectories, target: Tensor, valid: Tensor, threshold: float = 0.5
+) -> tuple[Tensor, ...]:
     """Hits, futures and claims of each scene, three int64 [B], for the recall and precision of a set of trajectories.
 
     A claim is the most probable mode of a query with a probability of at least `threshold`. A future (target [B, S, F, 2] in the
@@ -111,5 +125,7 @@ def set_hits(predicted: SceneTrajectories, target: Tensor, valid: Tensor, thresh
     missed = ~((gap <= MISS_THRESHOLD_M) & claim[..., None])  # [B, Q, S]; NaN is never a hit
     pairs = match(missed.float(), known)
     hit = ~missed[pairs.problem, pairs.prediction, pairs.target]
-    hits = torch.zeros(len(known), dtype=torch.int64, device=known.device).index_add(0, pairs.problem, hit.long())
+    hits = torch.zeros(len(known), dtype=torch.int64, device=known.device).index_add(
+        0, pairs.problem, hit.long()
+    )
     return hits, known.sum(-1), claim.sum(-1)

@@ -43,7 +43,9 @@ class Manoeuvre(IntEnum):
         return self.name.lower().replace("_", " ")
 
 
-def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> tuple[Tensor, Tensor]:
+def manoeuvres(
+    target: Tensor, valid: Tensor, pose: Tensor, period_s: float
+) -> tuple[Tensor, Tensor]:
     """The manoeuvre of each agent, int64 [B, S], and bool [B, S]: agents with a known last future step; others are meaningless.
 
     `target` is the recorded future [B, S, F, 2] in metres, `valid` bool [B, S, F]; `pose` [B, S, 3] is position and heading
@@ -53,7 +55,9 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
     path = torch.cat([start[..., None, :], target], -2)
     real = torch.cat([torch.ones_like(known)[..., None], valid], -1)
     end = path[..., -1, :]
-    from_start, to_end = ((path - point[..., None, :]).norm(dim=-1).masked_fill(~real, 0.0) for point in (start, end))
+    from_start, to_end = (
+        (path - point[..., None, :]).norm(dim=-1).masked_fill(~real, 0.0) for point in (start, end)
+    )
 
     first = _at(path, _leaving(from_start)) - start
     last = end - _at(path.flip(-2), _leaving(to_end.flip(-1)))
@@ -65,14 +69,25 @@ def manoeuvres(target: Tensor, valid: Tensor, pose: Tensor, period_s: float) -> 
 
     # Mean speed from the last real point that is a second or more before the end, or else from the beginning.
     steps = real.shape[-1] - 1
-    early = torch.arange(steps + 1, device=real.device) <= max(steps - math.ceil(STILL_S / period_s - 1e-6), 0)
+    early = torch.arange(steps + 1, device=real.device) <= max(
+        steps - math.ceil(STILL_S / period_s - 1e-6), 0
+    )
     index = steps - (real & early).flip(-1).int().argmax(-1)
     speed = to_end.gather(-1, index[..., None]).squeeze(-1) / ((steps - index) * period_s)
     stop = (speed < STILL_M_S) | (from_start.amax(-1) < STILL_M)
     turn = turned.abs() > TURN_RAD
-    change = (turned.abs() <= PARALLEL_RAD) & one_side & (nearer >= ASIDE_M[0]) & (aside.abs().amax(0) <= ASIDE_M[1])
+    change = (
+        (turned.abs() <= PARALLEL_RAD)
+        & one_side
+        & (nearer >= ASIDE_M[0])
+        & (aside.abs().amax(0) <= ASIDE_M[1])
+    )
     kind = torch.zeros_like(known, dtype=torch.int64)
-    for holds, name in ((change, Manoeuvre.LANE_CHANGE), (turn, Manoeuvre.TURN), (stop, Manoeuvre.STOP)):
+    for holds, name in (
+        (change, Manoeuvre.LANE_CHANGE),
+        (turn, Manoeuvre.TURN),
+        (stop, Manoeuvre.STOP),
+    ):
         kind = torch.where(holds & known, int(name), kind)
     return kind, known
 

@@ -42,15 +42,21 @@ def accelerations(path: Tensor, period_s: float) -> tuple[Tensor, Tensor]:
     acceleration = path.diff(n=2, dim=-2) / period_s**2
     across = velocity[..., 0] * acceleration[..., 1] - velocity[..., 1] * acceleration[..., 0]
     speed = velocity.norm(dim=-1)
-    return acceleration.norm(dim=-1), torch.where(speed >= MOVING_M_S, across.abs() / speed.square().clamp(min=1e-9), torch.nan)
+    return acceleration.norm(dim=-1), torch.where(
+        speed >= MOVING_M_S, across.abs() / speed.square().clamp(min=1e-9), torch.nan
+    )
 
 
 def lane_gap(point: Tensor, polyline: Tensor, mask: Tensor) -> Tensor:
     """Distance [B, S] in metres from points [B, S, 2] to the nearest of M polylines [B, M, P, 2]; infinite without any."""
     gaps = []
-    for points, lines in zip(point, (lines[real] for lines, real in zip(polyline, mask, strict=True)), strict=True):
+    for points, lines in zip(
+        point, (lines[real] for lines, real in zip(polyline, mask, strict=True)), strict=True
+    ):
         start, way = lines[:, :-1], lines.diff(dim=1)
-        to_point = points[:, None, None] - start  # [S, M, P - 1, 2], of one scene: a batch may not fit into memory
+        to_point = (
+            points[:, None, None] - start
+        )  # [S, M, P - 1, 2], of one scene: a batch may not fit into memory
         along = ((to_point * way).sum(-1) / way.square().sum(-1).clamp(min=1e-9)).clamp(0, 1)
         gap = (to_point - along[..., None] * way).norm(dim=-1).flatten(1)
         gaps.append(torch.cat([gap, gap.new_full((len(points), 1), torch.inf)], 1).amin(1))
@@ -89,11 +95,13 @@ class Plausibility(Metric):
 
     def compute(self) -> dict[str, float]:
         """The figures by name."""
-        figures = {}
+        metrics = {}
         for name in NAMES:
             state = getattr(self, name)
             values = torch.cat(state) if isinstance(state, list) and state else state
             if len(values):
                 rank = min(int(SHARE * len(values)), len(values) - 1) + 1
-                figures[name] = float(values.mean() if name.endswith("off_lane") else values.kthvalue(rank).values)
-        return figures
+                metrics[name] = float(
+                    values.mean() if name.endswith("off_lane") else values.kthvalue(rank).values
+                )
+        return metrics

@@ -42,10 +42,15 @@ FIGURES = (
 )
 LATERAL_M, SLOW_M_S, FAST_M_S = 1.0, 1.4, 11.0
 TURNING_M = 0.2  # a car that moves less within two steps keeps its heading
-_CIRCLES = np.array([[-2, -2, 2, 2, 2], [-2, 0, 2, 2, 2], [-2, -1, 0, 1, 2]]) / 2  # of cars below 4 m, below 8 m, and longer
-CaseFigures = dict[str, dict[str, float]]  # by target set and by name
-LocationFigures = Mapping[str, Mapping[str, float]]  # by location or "mean", and by name
-_PUBLISHED = {"HPNet": [("HPNet", ".174/.558", "Tang et al. 2024")], "FJMP": [("FJMP", ".194/.630", "Rowe et al. 2023")]}
+_CIRCLES = (
+    np.array([[-2, -2, 2, 2, 2], [-2, 0, 2, 2, 2], [-2, -1, 0, 1, 2]]) / 2
+)  # of cars below 4 m, below 8 m, and longer
+CaseMetrics = dict[str, dict[str, float]]  # by target set and by name
+LocationMetrics = Mapping[str, Mapping[str, float]]  # by location or "mean", and by name
+_PUBLISHED = {
+    "HPNet": [("HPNet", ".174/.558", "Tang et al. 2024")],
+    "FJMP": [("FJMP", ".194/.630", "Rowe et al. 2023")],
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,21 +90,33 @@ def target_rows(scene: Scene, target_set: str) -> np.ndarray:
     return np.flatnonzero((scene.agent_role >= AgentRole.SCORED) & valid)
 
 
-def outcomes(predictor: Predictor, cases: CaseSet, *, batch_size: int = 32, progress: bool = True) -> Iterator[Outcome]:
+def outcomes(
+    predictor: Predictor, cases: CaseSet, *, batch_size: int = 32, progress: bool = True
+) -> Iterator[Outcome]:
     """Forecast all cases of a location in order (TrajformerError: another number of steps, or a car is left out)."""
     tracks = track_forecasts(predictor, cases, batch_size=batch_size, progress=progress)
     by_scene = {name: list(group) for name, group in groupby(tracks, lambda track: track.scene_id)}
     for scene in cases.cases:
-        position = {track.track_id: check_forecast(track).position[:K] for track in by_scene[scene.scene_id]}
+        position = {
+            track.track_id: check_forecast(track).position[:K] for track in by_scene[scene.scene_id]
+        }
         row = target_rows(scene, "FJMP")  # includes the other set
-        if missing := [scene.agent_id[index] for index in row if scene.agent_id[index] not in position]:
-            raise TrajformerError(f"{cases.root}: scene {scene.scene_id}: the model does not predict track {missing[0]!r}")
+        if missing := [
+            scene.agent_id[index] for index in row if scene.agent_id[index] not in position
+        ]:
+            raise TrajformerError(
+                f"{cases.root}: scene {scene.scene_id}: the model does not predict track {missing[0]!r}"
+            )
         worlds = [position[scene.agent_id[index]] - scene.origin for index in row]
         modes = np.stack(worlds) if worlds else np.zeros((0, 1, NUM_FUTURE, 2))
         if modes.shape[2] != NUM_FUTURE:
-            raise TrajformerError(f"{cases.root}: the model predicts {modes.shape[2]} steps, the protocol has {NUM_FUTURE}")
+            raise TrajformerError(
+                f"{cases.root}: the model predicts {modes.shape[2]} steps, the protocol has {NUM_FUTURE}"
+            )
         now = NUM_HISTORY - 1
-        heading = path_headings(modes, scene.position[row, None, now], scene.heading[row, None, now])
+        heading = path_headings(
+            modes, scene.position[row, None, now], scene.heading[row, None, now]
+        )
         yield Outcome(scene, row, Paths(modes, heading, scene.agent_size[row].astype(np.float64)))
 
 
@@ -135,9 +152,14 @@ def collided(first: Paths, second: Paths, pairs: np.ndarray) -> np.ndarray:
     """
     a, b = pairs
     limit = (first.size[a, 1] + second.size[b, 1]) / np.sqrt(3.8)
-    reach = np.maximum(first.size[:, 0] - first.size[:, 1], 0)[a] + np.maximum(second.size[:, 0] - second.size[:, 1], 0)[b]
+    reach = (
+        np.maximum(first.size[:, 0] - first.size[:, 1], 0)[a]
+        + np.maximum(second.size[:, 0] - second.size[:, 1], 0)[b]
+    )
     gap = first.position[a] - second.position[b]  # [P, K, F, 2]
-    near = np.hypot(gap[..., 0], gap[..., 1]) < (limit + reach / 2)[:, None, None]  # other pairs cannot touch
+    near = (
+        np.hypot(gap[..., 0], gap[..., 1]) < (limit + reach / 2)[:, None, None]
+    )  # other pairs cannot touch
     pair, mode, step = near.nonzero()
     circles = [
         _circles(paths, index[pair], np.minimum(mode, paths.position.shape[1] - 1), step)
@@ -159,32 +181,38 @@ def _circles(paths: Paths, car: np.ndarray, mode: np.ndarray, step: np.ndarray) 
     return paths.position[car, mode, step][:, None] + offset[..., None] * direction[:, None]
 
 
-def case_figures(outcome: Outcome) -> CaseFigures:
+def case_metrics(outcome: Outcome) -> CaseMetrics:
     """The `FIGURES` of a case by target set, and the number of its cars; sets without a car are left out."""
     scene, row, modes = outcome.scene, outcome.row, outcome.paths.position
     valid, future = scene.valid[row, NUM_HISTORY:], np.s_[:, NUM_HISTORY:]
     truth = scene.position[row][future].astype(np.float64)
     gap = modes - truth[:, None]
     error = np.hypot(gap[..., 0], gap[..., 1]) * valid[:, None]  # [S, K, F]
-    miss = missed(gap[:, :, -1], scene.heading[row, -1].astype(np.float64), np.hypot(*scene.velocity[row, -1].T))
+    miss = missed(
+        gap[:, :, -1],
+        scene.heading[row, -1].astype(np.float64),
+        np.hypot(*scene.velocity[row, -1].T),
+    )
     recorded = np.where(valid[..., None], truth, np.nan)[:, None]
-    true_paths = Paths(recorded, scene.heading[row][future][:, None].astype(np.float64), outcome.paths.size)
+    true_paths = Paths(
+        recorded, scene.heading[row][future][:, None].astype(np.float64), outcome.paths.size
+    )
     pairs = np.argwhere(~np.eye(len(row), dtype=bool)).T.reshape(2, -1)
     crossing, blocked = np.zeros((2, len(row), len(row), modes.shape[1]), bool)  # [S, S, K]
     ordered = pairs[:, pairs[0] < pairs[1]]
     crossing[*ordered] = collided(outcome.paths, outcome.paths, ordered)
     blocked[*pairs] = collided(true_paths, outcome.paths, pairs)  # [ego, other, mode]
-    figures = {}
+    metrics = {}
     for name in TARGET_SETS:
         keep = np.flatnonzero(np.isin(row, target_rows(scene, name)))
         if len(keep):
             both = np.ix_(keep, keep)
             collides, blocks = np.any(crossing[both], (0, 1)), np.any(blocked[both], 1)
-            figures[name] = _figures(error[keep], valid[keep], miss[keep], collides, blocks)
-    return figures
+            metrics[name] = _metrics(error[keep], valid[keep], miss[keep], collides, blocks)
+    return metrics
 
 
-def _figures(
+def _metrics(
     error: np.ndarray, valid: np.ndarray, miss: np.ndarray, collides: np.ndarray, blocks: np.ndarray
 ) -> dict[str, float]:
     """Figures of S cars: errors [S, K, F], valid [S, F], misses [S, K], collisions [K], and collisions with each ego [S, K]."""
@@ -194,26 +222,37 @@ def _figures(
         *(error.sum((0, 2)).min() / valid.sum(), world_fde.min(), world_miss.min()),
         np.where(collides, 1.0, world_miss).min(),
         *(collides.mean(), collides[world_fde.argmin()], blocks.all(1).mean()),
-        *(ade.min(1).mean(), fde.min(1).mean(), miss.all(1).mean(), ade[:, 0].mean(), fde[:, 0].mean()),
+        *(
+            ade.min(1).mean(),
+            fde.min(1).mean(),
+            miss.all(1).mean(),
+            ade[:, 0].mean(),
+            fde[:, 0].mean(),
+        ),
     )
     return dict(zip(FIGURES, map(float, values), strict=True)) | {"num_cars": len(error)}
 
 
-def summarize(cases: Mapping[str, Sequence[CaseFigures]]) -> dict[str, dict[str, dict[str, float]]]:
+def summarize(cases: Mapping[str, Sequence[CaseMetrics]]) -> dict[str, dict[str, dict[str, float]]]:
     """Figures by target set, and by location or "mean" (over the cases of all locations), from the cases of each location.
 
     Each entry has the numbers of its cases and cars; the `FIGURES` are missing if there is no case.
     """
     every = {**cases, "mean": [case for part in cases.values() for case in part]}
     return {
-        name: {place: _mean([case[name] for case in part if name in case]) for place, part in every.items()}
+        name: {
+            place: _mean([case[name] for case in part if name in case])
+            for place, part in every.items()
+        }
         for name in TARGET_SETS
     }
 
 
 def _mean(cases: Sequence[Mapping[str, float]]) -> dict[str, float]:
     counts = {"num_cases": len(cases), "num_cars": sum(int(case["num_cars"]) for case in cases)}
-    return counts | {name: float(np.mean([case[name] for case in cases])) for name in FIGURES if cases}
+    return counts | {
+        name: float(np.mean([case[name] for case in cases])) for name in FIGURES if cases
+    }
 
 
 def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
@@ -223,16 +262,30 @@ def write_challenge_file(path: Path, outcomes: Sequence[Outcome]) -> None:
     for scene, row, paths in outcomes:
         number = float(scene.scene_id.rsplit("-", 1)[1])
         for car in np.flatnonzero(np.isin(row, target_rows(scene, "HPNet"))):
-            columns = {"case_id": np.full(NUM_FUTURE, number), "track_id": np.full(NUM_FUTURE, scene.agent_id[row[car]])}
+            columns = {
+                "case_id": np.full(NUM_FUTURE, number),
+                "track_id": np.full(NUM_FUTURE, scene.agent_id[row[car]]),
+            }
             columns |= {"frame_id": frame, "timestamp_ms": frame * PERIOD_MS}
-            columns |= {"track_to_predict": np.ones(NUM_FUTURE), "interesting_agent": np.zeros(NUM_FUTURE)}
-            for mode, (xy, psi) in enumerate(zip(paths.position[car] + scene.origin, paths.heading[car], strict=True), 1):
-                columns |= {f"x{mode}": xy[:, 0].round(4), f"y{mode}": xy[:, 1].round(4), f"psi_rad{mode}": psi.round(4)}
+            columns |= {
+                "track_to_predict": np.ones(NUM_FUTURE),
+                "interesting_agent": np.zeros(NUM_FUTURE),
+            }
+            for mode, (xy, psi) in enumerate(
+                zip(paths.position[car] + scene.origin, paths.heading[car], strict=True), 1
+            ):
+                columns |= {
+                    f"x{mode}": xy[:, 0].round(4),
+                    f"y{mode}": xy[:, 1].round(4),
+                    f"psi_rad{mode}": psi.round(4),
+                }
             parts.append(columns)
     if not parts:
         raise TrajformerError(f"{path}: no car with all {NUM_HISTORY + NUM_FUTURE} steps to write")
     with atomically(path) as temporary:
-        table = pa.table({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        table = pa.table(
+            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        )
         pa_csv.write_csv(table, temporary, pa_csv.WriteOptions(quoting_style="none"))
         check_challenge_file(temporary)
 
@@ -249,50 +302,91 @@ def check_challenge_file(path: Path) -> int:
             raise TrajformerError(f"{path}: {column}: expected {expected}")
 
     try:
-        table = pa_csv.read_csv(path, convert_options=pa_csv.ConvertOptions(column_types={"track_id": pa.string()}))
+        table = pa_csv.read_csv(
+            path, convert_options=pa_csv.ConvertOptions(column_types={"track_id": pa.string()})
+        )
     except (pa.ArrowException, OSError) as error:
         raise TrajformerError(f"{path}: not a readable csv file: {error}") from error
     names = ["case_id", "frame_id", "timestamp_ms", "track_to_predict", "interesting_agent"]
-    modes = [int(match[1]) for name in table.column_names if (match := re.fullmatch(f"(?:x|y|psi_rad)([1-{K}])", name))]
-    names += [f"{name}{mode}" for mode in range(1, max(modes, default=1) + 1) for name in ("x", "y", "psi_rad")]
+    modes = [
+        int(match[1])
+        for name in table.column_names
+        if (match := re.fullmatch(f"(?:x|y|psi_rad)([1-{K}])", name))
+    ]
+    names += [
+        f"{name}{mode}"
+        for mode in range(1, max(modes, default=1) + 1)
+        for name in ("x", "y", "psi_rad")
+    ]
     for name in (*names, "track_id"):
         require(table.column_names.count(name) == 1, name, "one column of this name")
     number = {}
     for name in names:
         kind = table[name].type
-        require(pa.types.is_integer(kind) or pa.types.is_floating(kind), name, f"numbers, not {kind}")
+        require(
+            pa.types.is_integer(kind) or pa.types.is_floating(kind), name, f"numbers, not {kind}"
+        )
         number[name] = table[name].to_numpy().astype(np.float64)
         require(np.isfinite(number[name]).all(), name, "finite numbers without empty cells")
     for name in ("track_to_predict", "interesting_agent"):
         require(np.isin(number[name], (0, 1)).all(), name, "0 or 1")
-    require((number["timestamp_ms"] == PERIOD_MS * number["frame_id"]).all(), "timestamp_ms", f"{PERIOD_MS} * frame_id")
+    require(
+        (number["timestamp_ms"] == PERIOD_MS * number["frame_id"]).all(),
+        "timestamp_ms",
+        f"{PERIOD_MS} * frame_id",
+    )
     track = np.asarray(table["track_id"].combine_chunks().dictionary_encode().indices)
     tracks, owner = np.unique(np.stack([number["case_id"], track]), axis=1, return_inverse=True)
     order = np.lexsort((number["frame_id"], owner))
     complete = len(order) == tracks.shape[1] * NUM_FUTURE
-    frames = number["frame_id"][order].reshape(-1, NUM_FUTURE) if complete else np.zeros((1, NUM_FUTURE))
+    frames = (
+        number["frame_id"][order].reshape(-1, NUM_FUTURE) if complete else np.zeros((1, NUM_FUTURE))
+    )
     expected = np.arange(NUM_HISTORY + 1, NUM_HISTORY + NUM_FUTURE + 1)
-    require(len(order) > 0 and (frames == expected).all(), "frame_id", "one row for each of the frames 11 to 40 of each track")
+    require(
+        len(order) > 0 and (frames == expected).all(),
+        "frame_id",
+        "one row for each of the frames 11 to 40 of each track",
+    )
     return int(tracks.shape[1])
 
 
-def table(models: Mapping[str, Mapping[str, LocationFigures]]) -> str:
+def table(models: Mapping[str, Mapping[str, LocationMetrics]]) -> str:
     """The published rows and the rows of models (figures by label, target set and location or "mean"), and all figures."""
     locations = list(next(iter(models.values()))["HPNet"])
     columns = list(map(_short, locations))
-    parts = ["INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"]
+    parts = [
+        "INTERACTION, multi-agent cases: 10 steps observed, 30 to predict (0.1 s each), means over cases, metres and shares"
+    ]
     for target_set, rule in TARGET_SETS.items():
         names = ("minJointADE", "minJointFDE")
-        rows = [(n, "- " * len(columns[1:]) + cell, f"{source}, 12 locations") for n, cell, source in _PUBLISHED[target_set]]
+        rows = [
+            (n, "- " * len(columns[1:]) + cell, f"{source}, 12 locations")
+            for n, cell, source in _PUBLISHED[target_set]
+        ]
         tables = []
         for label, by_set in models.items():
             means = by_set[target_set].values()
-            rows.append((label, " ".join("/".join(f"{m[n]:.3f}" if n in m else "-" for n in names) for m in means), ""))
-            figures = []
+            rows.append(
+                (
+                    label,
+                    " ".join(
+                        "/".join(f"{m[n]:.3f}" if n in m else "-" for n in names) for m in means
+                    ),
+                    "",
+                )
+            )
+            metrics = []
             for name in ("num_cases", "num_cars", *FIGURES):
                 digits = 0 if name.startswith("num_") else 4
-                figures.append((name, " ".join(f"{m[name]:.{digits}f}" if name in m else "-" for m in means), ""))
-            tables.append(f"{label}, target set of {target_set}\n{as_text(columns, figures)}")
+                metrics.append(
+                    (
+                        name,
+                        " ".join(f"{m[name]:.{digits}f}" if name in m else "-" for m in means),
+                        "",
+                    )
+                )
+            tables.append(f"{label}, target set of {target_set}\n{as_text(columns, metrics)}")
         title = f"target set of {target_set} ({rule}), best of {K} worlds, minima taken separately: minJointADE/minJointFDE"
         parts += [f"{title}\n{as_text(columns, rows)}", *tables]
     parts.append(

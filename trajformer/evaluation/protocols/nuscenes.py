@@ -19,7 +19,7 @@ from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import check_forecast, track_forecasts_of
-from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M, Figures, agent_errors
+from trajformer.evaluation.metrics.displacement import MISS_THRESHOLD_M, Metrics, agent_errors
 from trajformer.evaluation.protocols.benchmark import Benchmark
 from trajformer.scenes.files import write_atomically
 
@@ -27,17 +27,21 @@ NUM_FUTURE, MAX_MODES = 12, 25
 MISS = "MissRateTopK_2"
 
 
-def challenge_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
+def challenge_metrics(forecast: Forecast, batch: SceneBatch) -> Metrics:
     """The figures of the challenge [B, S]; targets with all future steps count. With fewer than k modes, all are used."""
     target, valid = batch.truth.position, batch.truth.valid
     errors = agent_errors(forecast, target, valid)
     largest = (forecast.in_batch_frame() - target[:, :, None]).norm(dim=-1).amax(-1)  # [B, S, K]
-    figures: dict[str, Tensor] = {}
+    metrics: dict[str, Tensor] = {}
     for k in (1, 5, 10):
         best = errors.most_probable(k)
         missed = largest.gather(-1, best.mode).amin(-1) >= MISS_THRESHOLD_M
-        figures |= {f"ADE_{k}": best.ade.amin(-1), f"FDE_{k}": best.fde.amin(-1), f"{MISS}_{k}": missed.double()}
-    return figures, valid.all(-1)
+        metrics |= {
+            f"ADE_{k}": best.ade.amin(-1),
+            f"FDE_{k}": best.fde.amin(-1),
+            f"{MISS}_{k}": missed.double(),
+        }
+    return metrics, valid.all(-1)
 
 
 BENCHMARK = Benchmark(
@@ -45,12 +49,16 @@ BENCHMARK = Benchmark(
     split="test",
     num_targets=9041,
     columns=("ADE_5", "ADE_10", "FDE_5", "FDE_10", "FDE_1", f"{MISS}_5", f"{MISS}_10"),
-    figures=challenge_figures,
+    metrics=challenge_metrics,
     published=(
         ("constant velocity and yaw", "4.61 - 11.21 - 11.21 0.91 -", "nuScenes devkit"),
         ("physics oracle", "3.69 - 9.06 - - 0.88 -", "nuScenes devkit"),
         ("DLow-AF", "2.11 1.78 4.70 3.58 - - -", "Yuan and Kitani 2020"),
-        ("AgentFormer (corrected)", "1.856 1.452 3.889 2.856 - - -", "Yuan et al. 2021, their repository"),
+        (
+            "AgentFormer (corrected)",
+            "1.856 1.452 3.889 2.856 - - -",
+            "Yuan et al. 2021, their repository",
+        ),
         ("Trajectron++", "1.88 1.51 - - 9.52 0.70 0.57", "Salzmann et al. 2020"),
         ("P2T", "1.45 1.16 - - 10.5 0.64 0.46", "Deo and Trivedi 2020"),
         ("GOHOME", "1.42 1.15 - - 6.99 0.57 0.47", "Gilles et al. 2022"),
@@ -69,13 +77,18 @@ BENCHMARK = Benchmark(
 )
 
 
-def write_challenge(path: Path, results: Iterable[tuple[SceneBatch, Forecast]]) -> Iterator[tuple[SceneBatch, Forecast]]:
+def write_challenge(
+    path: Path, results: Iterable[tuple[SceneBatch, Forecast]]
+) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Pass batches and forecasts on; at the end, write the challenge file, atomically, if `check_challenge` accepts it."""
     entries: list[dict[str, Any]] = []
     for batch, forecast in results:
         for track in map(check_forecast, track_forecasts_of(forecast, batch.observation)):
             kept = track.probability[:MAX_MODES]
-            entry = {"instance": f"{track.scene_id.rpartition('-')[0]}-{track.track_id}", "sample": track.scene_id}
+            entry = {
+                "instance": f"{track.scene_id.rpartition('-')[0]}-{track.track_id}",
+                "sample": track.scene_id,
+            }
             entry["prediction"] = track.position[:MAX_MODES].round(3).tolist()
             entry["probabilities"] = (kept / kept.sum()).round(6).tolist()
             entries.append(entry)
@@ -100,10 +113,18 @@ def check_challenge(entries: Any, path: Path) -> None:
             raise TrajformerError(f"{where}: instance, sample: {name} is not text or occurs twice")
         seen.add(name)
         try:
-            path_of, share = (np.array(entry[field], np.float64) for field in ("prediction", "probabilities"))
+            path_of, share = (
+                np.array(entry[field], np.float64) for field in ("prediction", "probabilities")
+            )
         except (TypeError, ValueError) as error:
-            raise TrajformerError(f"{where}: prediction, probabilities: not arrays of numbers") from error
-        if path_of.shape != (len(share), NUM_FUTURE, 2) or share.ndim != 1 or not 0 < len(share) <= MAX_MODES:
+            raise TrajformerError(
+                f"{where}: prediction, probabilities: not arrays of numbers"
+            ) from error
+        if (
+            path_of.shape != (len(share), NUM_FUTURE, 2)
+            or share.ndim != 1
+            or not 0 < len(share) <= MAX_MODES
+        ):
             raise TrajformerError(
                 f"{where}: prediction, probabilities: shapes {path_of.shape} and {share.shape}, expected [K, {NUM_FUTURE}, 2] "
                 f"and [K] with K up to {MAX_MODES}"
@@ -111,6 +132,8 @@ def check_challenge(entries: Any, path: Path) -> None:
         if not np.isfinite(path_of).all():
             raise TrajformerError(f"{where}: prediction: has NaN or infinity")
         if not (share.min() >= 0 and abs(share.sum() - 1) < 1e-3):
-            raise TrajformerError(f"{where}: probabilities: a negative one, or a sum of {share.sum():g}, expected 1")
+            raise TrajformerError(
+                f"{where}: probabilities: a negative one, or a sum of {share.sum():g}, expected 1"
+            )
     if len(seen) != BENCHMARK.num_targets:
         raise TrajformerError(f"{path}: {len(seen)} targets, expected {BENCHMARK.num_targets}")

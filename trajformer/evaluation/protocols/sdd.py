@@ -6,18 +6,29 @@ sample: PECNet reports the ADE of the sample with the best end point.
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.evaluation.metrics.displacement import Figures, agent_errors, best_end, separate_minima
+from trajformer.evaluation.metrics.displacement import (
+    Metrics,
+    agent_errors,
+    best_end,
+    separate_minima,
+)
 from trajformer.evaluation.protocols.benchmark import Benchmark
 
 K = 20
 
 
-def drone_figures(forecast: Forecast, batch: SceneBatch) -> Figures:
+def drone_metrics(forecast: Forecast, batch: SceneBatch) -> Metrics:
     """Separate minima over the 20 most probable modes, ADE at the best FDE, and both errors of the most probable mode [B, S]."""
     valid = batch.truth.valid
     errors = agent_errors(forecast, batch.truth.position, valid)
-    figures = {f"{name}_{k}": value for k in (1, K) for name, value in separate_minima(errors.most_probable(k)).items()}
-    return figures | {f"ADE_at_best_FDE_{K}": best_end(errors.most_probable(K))["minADE"]}, valid.all(-1)
+    metrics = {
+        f"{name}_{k}": value
+        for k in (1, K)
+        for name, value in separate_minima(errors.most_probable(k)).items()
+    }
+    return metrics | {
+        f"ADE_at_best_FDE_{K}": best_end(errors.most_probable(K))["minADE"]
+    }, valid.all(-1)
 
 
 BENCHMARK = Benchmark(
@@ -25,7 +36,7 @@ BENCHMARK = Benchmark(
     split="test",
     num_targets=2829,
     columns=(f"ADE_{K}", f"FDE_{K}", f"ADE_at_best_FDE_{K}", "ADE_1", "FDE_1"),
-    figures=drone_figures,
+    metrics=drone_metrics,
     published=(
         ("PECNet", "- 15.88 9.96 - -", "Mangalam et al. 2020"),
         ("MemoNet", "8.56 12.66 - - -", "Xu et al. 2022"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.errors import Config
+from trajformer.config import Config
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,14 @@ class _Residual(nn.Module):
         self.stride = stride
         self.first = nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
         self.second = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.shortcut = nn.Conv2d(before, width, 1, stride, bias=False) if (before, stride) != (width, 1) else None
-        self.norms = nn.ModuleList(MaskedGroupNorm(groups, width) for _ in range(2 if self.shortcut is None else 3))
+        self.shortcut = (
+            nn.Conv2d(before, width, 1, stride, bias=False)
+            if (before, stride) != (width, 1)
+            else None
+        )
+        self.norms = nn.ModuleList(
+            MaskedGroupNorm(groups, width) for _ in range(2 if self.shortcut is None else 3)
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, C, H, W] and the output are zero in the padding; `mask` [B, h, w] belongs to the output."""
@@ -119,14 +125,19 @@ class Cnn(nn.Module):
 
     def __init__(self, config: CnnConfig) -> None:
         super().__init__()
-        self.channels, self.stride = config.widths[-1] + 2 * config.coordinates, 2 ** len(config.widths)
+        self.channels, self.stride = (
+            config.widths[-1] + 2 * config.coordinates,
+            2 ** len(config.widths),
+        )
         self.coordinates = config.coordinates
         self.stem = nn.Conv2d(3, config.widths[0], 3, stride=2, padding=1, bias=False)
         self.norm = MaskedGroupNorm(config.groups, config.widths[0])
         self.blocks = nn.ModuleList()
         for before, width in pairwise(config.widths):
             self.blocks.append(_Residual(before, width, 2, config.groups))
-            self.blocks.extend(_Residual(width, width, 1, config.groups) for _ in range(config.blocks - 1))
+            self.blocks.extend(
+                _Residual(width, width, 1, config.groups) for _ in range(config.blocks - 1)
+            )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -161,7 +172,9 @@ class FrozenBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Scale and shift each channel."""
         scale = self.weight * (self.variance + self.eps).rsqrt()
-        return x * scale[:, None, None].to(x.dtype) + (self.bias - self.mean * scale)[:, None, None].to(x.dtype)
+        return x * scale[:, None, None].to(x.dtype) + (self.bias - self.mean * scale)[
+            :, None, None
+        ].to(x.dtype)
 
 
 class _Bottleneck(nn.Module):
@@ -173,14 +186,20 @@ class _Bottleneck(nn.Module):
         middle = nn.Conv2d(width, width, 3, stride, padding=dilation, dilation=dilation, bias=False)
         ends = nn.Conv2d(before, width, 1, bias=False), nn.Conv2d(width, 4 * width, 1, bias=False)
         self.convolutions = nn.ModuleList((ends[0], middle, ends[1]))
-        self.norms = nn.ModuleList(FrozenBatchNorm(channels) for channels in (width, width, 4 * width))
-        shortcut = nn.Sequential(nn.Conv2d(before, 4 * width, 1, stride, bias=False), FrozenBatchNorm(4 * width))
+        self.norms = nn.ModuleList(
+            FrozenBatchNorm(channels) for channels in (width, width, 4 * width)
+        )
+        shortcut = nn.Sequential(
+            nn.Conv2d(before, 4 * width, 1, stride, bias=False), FrozenBatchNorm(4 * width)
+        )
         self.shortcut = shortcut if before != 4 * width or stride > 1 else nn.Identity()
 
     def forward(self, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
         """x is zero outside of the mask `before`, the output outside of the mask `after`; None treats padding as pixels."""
         narrow = _clear(F.relu(self.norms[0](self.convolutions[0](x))), before)
-        middle = F.relu(self.norms[1](self.convolutions[1](narrow)))  # not masked: a 1 x 1 convolution reads no neighbors
+        middle = F.relu(
+            self.norms[1](self.convolutions[1](narrow))
+        )  # not masked: a 1 x 1 convolution reads no neighbors
         wide = self.norms[2](self.convolutions[2](middle))
         return _clear(F.relu(self.shortcut(x) + wide), after)
 

@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from trajformer.config import Config
 from trajformer.data.batch import TensorRecord
 from trajformer.data.loading import EpochShuffle
-from trajformer.errors import Config, TrajformerError
+from trajformer.errors import TrajformerError
 from trajformer.heads.images import SUFFIXES, normalize, read_image, resize, to_bytes
 
 MAX_BYTES = 10_000_000  # size of an annotation file
@@ -54,13 +55,17 @@ def iou(a: Tensor, b: Tensor, *, generalized: bool = False) -> Tensor:
     area, area_b = (right - left) * (bottom - top), (right_b - left_b) * (bottom_b - top_b)
     # In place where autograd allows it: a tensor over all pairs of a batch has half a megabyte, and allocation is slow.
     intersection = torch.minimum(right, right_b).sub_(torch.maximum(left, left_b)).clamp_(min=0)
-    intersection = intersection.mul_(torch.minimum(bottom, bottom_b).sub_(torch.maximum(top, top_b)).clamp_(min=0))
+    intersection = intersection.mul_(
+        torch.minimum(bottom, bottom_b).sub_(torch.maximum(top, top_b)).clamp_(min=0)
+    )
     union = (area + (area_b + _EPSILON)).sub_(intersection)
     ratio = intersection / union
     if not generalized:
         return ratio
     enclosing = torch.maximum(right, right_b).sub_(torch.minimum(left, left_b))
-    enclosing = enclosing.mul_(torch.maximum(bottom, bottom_b).sub_(torch.minimum(top, top_b))).clamp_(min=_EPSILON)
+    enclosing = enclosing.mul_(
+        torch.maximum(bottom, bottom_b).sub_(torch.minimum(top, top_b))
+    ).clamp_(min=_EPSILON)
     return ratio.sub_(1 - union / enclosing)
 
 
@@ -72,7 +77,9 @@ def suppress(box: Tensor, score: Tensor, label: Tensor, threshold: float) -> Ten
     """
     order = score.argsort(descending=True, stable=True)
     ranked, ranked_label = box[order], label[order]
-    rivals = (iou(ranked[:, None], ranked[None]) > threshold) & (ranked_label[:, None] == ranked_label)
+    rivals = (iou(ranked[:, None], ranked[None]) > threshold) & (
+        ranked_label[:, None] == ranked_label
+    )
     kept = torch.ones(len(order), dtype=torch.bool)
     for index, row in enumerate(rivals.cpu()):
         if kept[index]:
@@ -94,7 +101,13 @@ class Example:
 def read_example(path: Path) -> Example:
     """An image file as an example without boxes; raises as `read_image`."""
     image = read_image(path)
-    return Example(path.stem, image, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), (image.shape[1], image.shape[2]))
+    return Example(
+        path.stem,
+        image,
+        torch.zeros(0, 4),
+        torch.zeros(0, dtype=torch.int64),
+        (image.shape[1], image.shape[2]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,15 +134,24 @@ def collate(examples: Sequence[Example]) -> DetectionBatch:
     """Pad images to the largest height and width among them."""
     size = torch.tensor([example.image.shape[1:] for example in examples])  # [B, 2]
     height, width = size.amax(0).tolist()
-    pixels = [pad(normalize(e.image), (0, width - e.image.shape[2], 0, height - e.image.shape[1])) for e in examples]
-    mask = (torch.arange(height)[:, None] < size[:, :1, None]) & (torch.arange(width) < size[:, 1:, None])
+    pixels = [
+        pad(normalize(e.image), (0, width - e.image.shape[2], 0, height - e.image.shape[1]))
+        for e in examples
+    ]
+    mask = (torch.arange(height)[:, None] < size[:, :1, None]) & (
+        torch.arange(width) < size[:, 1:, None]
+    )
     label = pad_sequence([example.label for example in examples], batch_first=True)
     box = pad_sequence([example.box for example in examples], batch_first=True)
-    real = torch.arange(label.shape[1]) < torch.tensor([[len(example.label)] for example in examples])
+    real = torch.arange(label.shape[1]) < torch.tensor(
+        [[len(example.label)] for example in examples]
+    )
     targets = BoxTargets(label, to_centers(box) / size.flip(1).repeat(1, 2)[:, None], real)
     original = torch.tensor([example.original for example in examples])
     names = tuple(example.name for example in examples)
-    return DetectionBatch(names, torch.stack(pixels), None if mask.all() else mask, targets, original)
+    return DetectionBatch(
+        names, torch.stack(pixels), None if mask.all() else mask, targets, original
+    )
 
 
 class DetectionDataset(ABC):
@@ -188,7 +210,9 @@ class BoxAugmentConfig(Config, shares=("flip", "flip_vertical", "crop", "smalles
     light: float = 0.0
 
 
-def augment_example(example: Example, config: BoxAugmentConfig, rng: np.random.Generator) -> Example:
+def augment_example(
+    example: Example, config: BoxAugmentConfig, rng: np.random.Generator
+) -> Example:
     """Change an image and its boxes at random. A crop keeps the resolution and clips the boxes."""
     draws = rng.random(3)
     if draws[0] < config.crop:
@@ -210,7 +234,9 @@ def _crop(example: Example, rng: np.random.Generator, smallest: float) -> Exampl
     size = np.maximum((full * rng.uniform(smallest, 1.0)).round().astype(int), 1)
     (top, left), (height, width) = rng.integers(0, full - size + 1).tolist(), size.tolist()
     box = example.box - torch.tensor([left, top, left, top])
-    clipped = torch.stack([box[:, ::2].clamp(0, width), box[:, 1::2].clamp(0, height)], -1).flatten(1)
+    clipped = torch.stack([box[:, ::2].clamp(0, width), box[:, 1::2].clamp(0, height)], -1).flatten(
+        1
+    )
     before, after = ((b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (box, clipped))
     kept = after > MIN_VISIBLE * before
     image = example.image[:, top : top + height, left : left + width]
@@ -249,14 +275,22 @@ def read_annotation(path: Path) -> list[tuple[str, list[float]]]:
     """Class and corners (left, top, right, bottom; pixels) of each object of an annotation file; an error if it is not valid."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise ValueError("no such file" if not path.exists() else f"not a regular file of at most {MAX_BYTES} bytes")
+            raise ValueError(
+                "no such file"
+                if not path.exists()
+                else f"not a regular file of at most {MAX_BYTES} bytes"
+            )
         data = path.read_bytes()
-        if b"<!DOCTYPE" in data or b"\0" in data:  # could define entities; UTF-16 could hide it, and contains zeros
+        if (
+            b"<!DOCTYPE" in data or b"\0" in data
+        ):  # could define entities; UTF-16 could hide it, and contains zeros
             raise ValueError("has a document type, or is not UTF-8")
         root = ElementTree.fromstring(data, ElementTree.XMLParser(encoding="utf-8"))
         return [_object(item) for item in root.iter("object")]
     except (OSError, ValueError, ElementTree.ParseError) as error:
-        raise TrajformerError(f"{path}: not an annotation: {' '.join(str(error).split())[:200]}") from error
+        raise TrajformerError(
+            f"{path}: not an annotation: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def _object(item: ElementTree.Element) -> tuple[str, list[float]]:
@@ -278,28 +312,46 @@ class VocDataset(DetectionDataset):
     """
 
     def __init__(
-        self, config: VocConfig, split: str, labels: Sequence[str], size: tuple[int, int], seed: int | None = None
+        self,
+        config: VocConfig,
+        split: str,
+        labels: Sequence[str],
+        size: tuple[int, int],
+        seed: int | None = None,
     ) -> None:
-        self.root, self.name, self.labels = Path(config.root), f"{config.root}: {split}", tuple(labels)
+        self.root, self.name, self.labels = (
+            Path(config.root),
+            f"{config.root}: {split}",
+            tuple(labels),
+        )
         self.config, self.size, self.seed = config, size, seed
         self.cache: dict[int, Tensor] = {}
         self.skipped: list[str] = []
-        self.images: list[tuple[Path, Tensor, Tensor, tuple[int, int]]] = []  # file, boxes, labels, height and width
+        self.images: list[
+            tuple[Path, Tensor, Tensor, tuple[int, int]]
+        ] = []  # file, boxes, labels, height and width
         counts: Counter[str] = Counter()
         listing = self.root / "ImageSets" / "Main" / f"{split}.txt"
         try:
             lines = listing.read_text(encoding="utf-8").splitlines()
         except (OSError, ValueError) as error:
             splits = sorted(path.stem for path in listing.parent.glob("*.txt"))
-            raise TrajformerError(f"{listing}: cannot be read (splits here: {', '.join(splits) or 'none'})") from error
+            raise TrajformerError(
+                f"{listing}: cannot be read (splits here: {', '.join(splits) or 'none'})"
+            ) from error
         for name in (Path(line.split()[0]).name for line in lines if line.strip()):
             try:
                 counts += self._add(name)
             except TrajformerError as error:
                 self.skipped.append(f"skipped {error}")
-        others = [f"{counts[name]} objects of class '{name}' left out" for name in sorted(counts.keys() - set(labels))]
+        others = [
+            f"{counts[name]} objects of class '{name}' left out"
+            for name in sorted(counts.keys() - set(labels))
+        ]
         if counts.keys().isdisjoint(labels):
-            reason = "; ".join([f"no object of the classes {', '.join(labels)}", *others, *self.skipped[:1]])
+            reason = "; ".join(
+                [f"no object of the classes {', '.join(labels)}", *others, *self.skipped[:1]]
+            )
             raise TrajformerError(f"{self.name}: nothing can be used: {reason}")
         self.skipped += others
 
@@ -317,7 +369,9 @@ class VocDataset(DetectionDataset):
             self.skipped.append(f"{name}: {len(objects) - len(solid)} boxes without area left out")
         known = [(kind, box) for kind, box in solid if kind in self.labels]
         label = torch.tensor([self.labels.index(kind) for kind, _ in known], dtype=torch.int64)
-        self.images.append((path, torch.tensor([box for _, box in known]).reshape(-1, 4), label, (height, width)))
+        self.images.append(
+            (path, torch.tensor([box for _, box in known]).reshape(-1, 4), label, (height, width))
+        )
         return Counter(kind for kind, _ in solid)
 
     def _read(self, index: int, path: Path) -> Tensor:
@@ -337,7 +391,9 @@ class VocDataset(DetectionDataset):
         path, box, label, original = self.images[index]
         example = Example(path.stem, self._read(index, path).float() / 255.0, box, label, original)
         if self.seed is not None:
-            example = augment_example(example, self.config.vary, np.random.default_rng((self.seed, epoch, index)))
+            example = augment_example(
+                example, self.config.vary, np.random.default_rng((self.seed, epoch, index))
+            )
         return resize_example(example, *self.size)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:

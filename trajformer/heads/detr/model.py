@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
+from trajformer.config import Config
 from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import Config
 from trajformer.heads.detr.backbone import BackboneConfig, Cnn, ResNet
 from trajformer.heads.detr.data import BoxTargets, iou, suppress, to_corners
 from trajformer.losses.matching import Match, match
@@ -36,7 +36,9 @@ class DetrConfig(Config, positive=("classes", "queries", "layers")):
 
     classes: int = 91
     queries: int = 100
-    block: BlockConfig = BlockConfig(width=256, heads=8, feedforward=2048, dropout=0.1, norm_first=False)
+    block: BlockConfig = BlockConfig(
+        width=256, heads=8, feedforward=2048, dropout=0.1, norm_first=False
+    )
     layers: tuple[int, int] = (6, 6)
     position: Literal["sine", "learned"] = "sine"
     backbone: BackboneConfig = BackboneConfig()
@@ -48,7 +50,9 @@ class Detections:
 
     logit: Tensor  # [B, Q, C + 1], the classes and, last, "no object"
     box: Tensor  # [B, Q, 4], centers as shares of the height and width of the image without padding
-    auxiliary: tuple[Detections, ...] = ()  # predictions of the earlier decoder layers, first to last
+    auxiliary: tuple[
+        Detections, ...
+    ] = ()  # predictions of the earlier decoder layers, first to last
 
 
 class Detr(nn.Module):
@@ -69,12 +73,20 @@ class Detr(nn.Module):
         self.backbone = Cnn(config.backbone.cnn) if resnet is None else ResNet(resnet)
         self.project = nn.Conv2d(self.backbone.channels, width, 1)
         # Columns are the first axis, as in the published encoding.
-        self.position = LearnedPosition((MAX_GRID, MAX_GRID), width) if config.position == "learned" else None
+        self.position = (
+            LearnedPosition((MAX_GRID, MAX_GRID), width) if config.position == "learned" else None
+        )
         self.encoder = Encoder(config.block, config.layers[0])
         self.decoder = Decoder(config.block, config.layers[1], final_norm=True)
         self.queries = nn.Embedding(config.queries, width)
         self.classify = nn.Linear(width, config.classes + 1)
-        self.locate = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4))
+        self.locate = nn.Sequential(
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 4),
+        )
 
     def forward(self, pixels: Tensor, mask: Tensor | None = None) -> Detections:
         """Predict objects in normalized images float [B, 3, H, W].
@@ -87,13 +99,23 @@ class Detr(nn.Module):
         if self.position is not None:  # [1, h, w, D]
             position = self.position(width, height).transpose(0, 1)[None]
         else:  # [B, h, w, D]
-            grid = torch.ones(1, height, width, dtype=torch.bool, device=feature.device) if real is None else real
+            grid = (
+                torch.ones(1, height, width, dtype=torch.bool, device=feature.device)
+                if real is None
+                else real
+            )
             position = sinusoid_image(grid, self.config.block.width)
         position = position.flatten(1, 2).to(tokens.dtype)
         keys = None if real is None else real.flatten(1)[:, None]  # [B, 1, L]
         memory = self.encoder(tokens, keys, position)
         query = self.queries.weight.expand(len(pixels), -1, -1)
-        decoded = self.decoder(torch.zeros_like(query), memory, memory_mask=keys, position=query, memory_position=position)
+        decoded = self.decoder(
+            torch.zeros_like(query),
+            memory,
+            memory_mask=keys,
+            position=query,
+            memory_position=position,
+        )
         layers = [Detections(self.classify(x), self.locate(x).sigmoid()) for x in decoded]
         return replace(layers[-1], auxiliary=tuple(layers[:-1]))
 
@@ -130,13 +152,19 @@ def box_cost(logit: Tensor, box: Tensor, targets: BoxTargets, config: BoxLossCon
     column = targets.label[..., None].expand(*lead, -1, logit.shape[-2])
     box = box.float()
     # With contiguous queries for each coordinate, this is twice as fast as with contiguous coordinates.
-    query, target = (to_corners(x).movedim(-1, 0).contiguous().movedim(0, -1) for x in (box, targets.box))
+    query, target = (
+        to_corners(x).movedim(-1, 0).contiguous().movedim(0, -1) for x in (box, targets.box)
+    )
     cost = torch.cdist(targets.box.expand(*lead, -1, -1), box, p=1.0).mul_(config.cost_l1)
-    cost = cost.sub_(iou(query.unsqueeze(-3), target.unsqueeze(-2), generalized=True), alpha=config.cost_giou)
+    cost = cost.sub_(
+        iou(query.unsqueeze(-3), target.unsqueeze(-2), generalized=True), alpha=config.cost_giou
+    )
     return cost.sub_(probability.gather(-2, column), alpha=config.cost_class).transpose(-1, -2)
 
 
-def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig) -> dict[str, Tensor]:
+def box_loss(
+    detections: Detections, targets: BoxTargets, config: BoxLossConfig
+) -> dict[str, Tensor]:
     """DETR's set loss (section 3.1) over all decoder layers, with one-to-one matching of queries and boxes of an image.
 
     Every query is classified, unmatched ones as "no object". Matched queries are also regressed with L1 and GIoU. Each decoder
@@ -146,21 +174,30 @@ def box_loss(detections: Detections, targets: BoxTargets, config: BoxLossConfig)
     not finite.
     """
     layers = (*detections.auxiliary, detections)
-    logit, box = torch.stack([one.logit for one in layers]).float(), torch.stack([one.box for one in layers]).float()
-    pairs = match(box_cost(logit, box, targets, config), targets.mask, ("layer", "image", "query", "box"))
+    logit, box = (
+        torch.stack([one.logit for one in layers]).float(),
+        torch.stack([one.box for one in layers]).float(),
+    )
+    pairs = match(
+        box_cost(logit, box, targets, config), targets.mask, ("layer", "image", "query", "box")
+    )
     terms = _terms(logit, box, targets, pairs, config)  # each [layers]
     total = terms["classification"] + config.l1 * terms["l1"] + config.giou * terms["giou"]
     values = {name: value[-1].detach() for name, value in terms.items()}
     return values | {"auxiliary": total[:-1].sum().detach(), "loss": total.sum()}
 
 
-def _terms(logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config: BoxLossConfig) -> dict[str, Tensor]:
+def _terms(
+    logit: Tensor, box: Tensor, targets: BoxTargets, pairs: Match, config: BoxLossConfig
+) -> dict[str, Tensor]:
     images, no_object = len(targets.label), logit.shape[-1] - 1
     layer, image = pairs.problem // images, pairs.problem % images
     expected = torch.full(logit.shape[:-1], no_object, device=logit.device)
     expected[layer, image, pairs.prediction] = targets.label[image, pairs.target]
     weight = torch.where(expected == no_object, config.no_object, 1.0)
-    entropy = F.cross_entropy(logit.flatten(0, -2), expected.flatten(), reduction="none").view_as(weight)
+    entropy = F.cross_entropy(logit.flatten(0, -2), expected.flatten(), reduction="none").view_as(
+        weight
+    )
     predicted, true = box[layer, image, pairs.prediction], targets.box[image, pairs.target]
     count = targets.mask.sum().float()
     if distributed.is_available() and distributed.is_initialized():
@@ -196,7 +233,9 @@ class Objects(TensorRecord):
         return self.map(lambda values: values[:count])
 
 
-def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms: float | None = None) -> list[Objects]:
+def postprocess(
+    detections: Detections, size: Tensor, *, score: float = 0.0, nms: float | None = None
+) -> list[Objects]:
     """Objects with their most probable class and a higher score than `score`.
 
     Boxes are in pixels of the images of `size` int [B, 2], height and width. By default the last layer is used without
@@ -212,12 +251,21 @@ def postprocess(detections: Detections, size: Tensor, *, score: float = 0.0, nms
         if nms is not None:
             order = suppress(box[index], best[index], label[index], nms)
         order = order[best[index, order] > score]
-        results.append(Objects(box[index, order], best[index, order], label[index, order], order % detections.logit.shape[1]))
+        results.append(
+            Objects(
+                box[index, order],
+                best[index, order],
+                label[index, order],
+                order % detections.logit.shape[1],
+            )
+        )
     return results
 
 
 @torch.no_grad()
-def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) -> tuple[Tensor, Tensor]:
+def attention_maps(
+    model: Detr, pixels: Tensor, size: Tensor, objects: Objects
+) -> tuple[Tensor, Tensor]:
     """Attention maps of n objects in one image, pixels float [1, 3, H, W] without padding, of height and width `size` int [1, 2].
 
     Returns two maps over the feature grid, float [n, h, w] on the CPU, averaged over heads: attention of the query of each object
@@ -228,7 +276,9 @@ def attention_maps(model: Detr, pixels: Tensor, size: Tensor, objects: Objects) 
         model(pixels)
     weights = {name: values[0][0].mean(0).float().cpu() for name, values in record.items()}
     objects = objects.to("cpu")
-    decoder = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][objects.query]
+    decoder = weights[f"decoder.layers.{len(model.decoder.layers) - 1}.cross_attention.sublayer"][
+        objects.query
+    ]
     grid = torch.tensor([rows, columns])
     center = (objects.box[:, :2] + objects.box[:, 2:]).flip(-1) / 2 / size.cpu()
     cell = (center * grid).long().clamp(min=torch.zeros_like(grid), max=grid - 1)

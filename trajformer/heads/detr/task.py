@@ -10,10 +10,26 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, distributed
 
+from trajformer.config import Config
 from trajformer.data.loading import EpochShuffle
-from trajformer.errors import Config, TrajformerError
-from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle, VocConfig, VocDataset, to_corners
-from trajformer.heads.detr.model import MAX_GRID, BoxLossConfig, Detr, DetrConfig, Objects, box_loss, postprocess
+from trajformer.errors import TrajformerError
+from trajformer.heads.detr.data import (
+    DetectionBatch,
+    DetectionDataset,
+    NumberedEpochShuffle,
+    VocConfig,
+    VocDataset,
+    to_corners,
+)
+from trajformer.heads.detr.model import (
+    MAX_GRID,
+    BoxLossConfig,
+    Detr,
+    DetrConfig,
+    Objects,
+    box_loss,
+    postprocess,
+)
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.images import ClassRecipe
 from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
@@ -80,7 +96,9 @@ class DetectionRecipe(ClassRecipe, Recipe):
     def check(self) -> None:
         """Check the values; an error names the field."""
         if self.data.voc is not None and not self.data.voc.root:
-            raise TrajformerError("data.voc.root: give a folder with Annotations/, ImageSets/Main/ and JPEGImages/")
+            raise TrajformerError(
+                "data.voc.root: give a folder with Annotations/, ImageSets/Main/ and JPEGImages/"
+            )
         if self.data.voc is not None and not self.labels:
             raise TrajformerError("labels: name the classes of the folder's objects")
 
@@ -89,10 +107,14 @@ class DetectionRecipe(ClassRecipe, Recipe):
         if self.data.voc is None:
             return ShapesDataset(self.data.shapes, split, self.seed)
         size = (self.data.shorter, self.data.longest)
-        return VocDataset(self.data.voc, split, self.names(), size, self.seed if augmented else None)
+        return VocDataset(
+            self.data.voc, split, self.names(), size, self.seed if augmented else None
+        )
 
 
-def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]) -> dict[str, float]:
+def average_precision(
+    pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequence[str]
+) -> dict[str, float]:
     """Mean average precision over the classes that occur, from detections and labels of each image.
 
     In 0..1: "AP", the mean over the IoU thresholds 0.5, 0.55, ... 0.95, "AP50" and "AP75" at one threshold, and "AP50 <class>"
@@ -102,33 +124,56 @@ def average_precision(pairs: Sequence[tuple[BoxTable, BoxTable]], labels: Sequen
         from pycocotools.coco import COCO  # type: ignore[import-untyped]
         from pycocotools.cocoeval import COCOeval  # type: ignore[import-untyped]
     except ImportError as error:
-        raise TrajformerError("average precision needs pycocotools (pip install pycocotools)") from error
-    tables = [[np.insert(table, 0, image, axis=1) for image, table in enumerate(column)] for column in zip(*pairs, strict=True)]
-    detected, true = (np.concatenate(column) for column in tables)  # [N, 7], with the image as first column
+        raise TrajformerError(
+            "average precision needs pycocotools (pip install pycocotools)"
+        ) from error
+    tables = [
+        [np.insert(table, 0, image, axis=1) for image, table in enumerate(column)]
+        for column in zip(*pairs, strict=True)
+    ]
+    detected, true = (
+        np.concatenate(column) for column in tables
+    )  # [N, 7], with the image as first column
     if not len(true):
         raise TrajformerError("average precision: no image has an object")
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         images = COCO()
         images.dataset = {"info": {}, "images": [{"id": index} for index in range(len(pairs))]}
-        images.dataset["categories"] = [{"id": index, "name": name} for index, name in enumerate(labels)]
+        images.dataset["categories"] = [
+            {"id": index, "name": name} for index, name in enumerate(labels)
+        ]
         images.createIndex()
-        evaluation = COCOeval(images.loadRes(true), images.loadRes(detected) if len(detected) else COCO(), "bbox")
+        evaluation = COCOeval(
+            images.loadRes(true), images.loadRes(detected) if len(detected) else COCO(), "bbox"
+        )
         evaluation.params.maxDets = [1, 10, MAX_DETECTIONS]
         evaluation.evaluate()
         evaluation.accumulate()
-    precision = evaluation.eval["precision"][:, :, :, 0, -1]  # [thresholds, recall, classes]; -1 for a class without objects
-    means = np.where((precision > -1).any((0, 1)), precision.mean(1), np.nan)  # [thresholds, classes]
+    precision = evaluation.eval["precision"][
+        :, :, :, 0, -1
+    ]  # [thresholds, recall, classes]; -1 for a class without objects
+    means = np.where(
+        (precision > -1).any((0, 1)), precision.mean(1), np.nan
+    )  # [thresholds, classes]
     result = {"AP": means, "AP50": means[0], "AP75": means[5]}
-    per_class = {f"AP50 {name}": value for name, value in zip(labels, means[0].tolist(), strict=True) if not np.isnan(value)}
+    per_class = {
+        f"AP50 {name}": value
+        for name, value in zip(labels, means[0].tolist(), strict=True)
+        if not np.isnan(value)
+    }
     return {name: float(np.nanmean(values)) for name, values in result.items()} | per_class
 
 
-def pair_with_labels(batch: DetectionBatch, objects: Sequence[Objects]) -> list[tuple[BoxTable, BoxTable]]:
+def pair_with_labels(
+    batch: DetectionBatch, objects: Sequence[Objects]
+) -> list[tuple[BoxTable, BoxTable]]:
     """Detections and labels of each image of a batch, in pixels of the original image."""
     targets = batch.targets.to("cpu")
     corners = to_corners(targets.box * batch.original.cpu().flip(-1).repeat(1, 2)[:, None]).numpy()
     pairs = []
-    for found, box, label, mask in zip(objects, corners, targets.label.numpy(), targets.mask.numpy(), strict=True):
+    for found, box, label, mask in zip(
+        objects, corners, targets.label.numpy(), targets.mask.numpy(), strict=True
+    ):
         detected = _table(*(x.cpu().numpy() for x in (found.box, found.score, found.label)))
         pairs.append((detected, _table(box[mask], np.ones(mask.sum()), label[mask])))
     return pairs
@@ -149,17 +194,26 @@ class DetectionModule(TaskModule):
         if config.data.voc is None and config.labels in ((), LABELS):
             config = replace(config, labels=LABELS)
         super().__init__(config)
-        self.pairs: list[tuple[BoxTable, BoxTable]] = []  # detections and labels of the validation images
+        self.pairs: list[
+            tuple[BoxTable, BoxTable]
+        ] = []  # detections and labels of the validation images
         data, limit = config.data, MAX_GRID * self.model.backbone.stride
         side = data.longest if data.voc else max(data.shapes.height, data.shapes.width)
         if self.model.position is not None and side > limit:
-            raise TrajformerError(f"data: images of {side} pixels, but model.position: learned has room for {limit}")
+            raise TrajformerError(
+                f"data: images of {side} pixels, but model.position: learned has room for {limit}"
+            )
         if not config.init:
             return  # else load the weights of this checkpoint, except for a head of other classes and other queries
         state, start = self.config.load_start(("queries", "frozen", "padding", "stride"))
-        parts = {"classify.": start.names() != self.config.names(), "queries.": start.model.queries != self.config.model.queries}
+        parts = {
+            "classify.": start.names() != self.config.names(),
+            "queries.": start.model.queries != self.config.model.queries,
+        }
         initial = tuple(part for part, differs in parts.items() if differs)
-        self.model.load_state_dict(state | {n: t for n, t in self.model.state_dict().items() if n.startswith(initial)})
+        self.model.load_state_dict(
+            state | {n: t for n, t in self.model.state_dict().items() if n.startswith(initial)}
+        )
 
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups; the backbone has a separate learning rate."""
@@ -167,14 +221,23 @@ class DetectionModule(TaskModule):
         groups = []
         for group in super().groups():
             for inside, share in ((False, 1.0), (True, self.config.backbone_rate)):
-                chosen = [p for p in group["params"] if (id(p) in backbone) == inside and p.requires_grad]
-                groups += [{**group, "params": chosen, "lr": group.get("lr", 1.0) * share}] if chosen else []
+                chosen = [
+                    p for p in group["params"] if (id(p) in backbone) == inside and p.requires_grad
+                ]
+                groups += (
+                    [{**group, "params": chosen, "lr": group.get("lr", 1.0) * share}]
+                    if chosen
+                    else []
+                )
         return groups
 
     def training_step(self, batch: DetectionBatch, batch_idx: int) -> Tensor:
         """Loss of one batch."""
         self.seed_step()
-        return self.log_terms(box_loss(self(batch.pixels, batch.mask), batch.targets, self.config.loss), len(batch.pixels))
+        return self.log_terms(
+            box_loss(self(batch.pixels, batch.mask), batch.targets, self.config.loss),
+            len(batch.pixels),
+        )
 
     def validation_step(self, batch: DetectionBatch, batch_idx: int) -> None:
         """Collect the detections of one batch."""
@@ -200,7 +263,9 @@ class DetectionData(TaskData):
 
     def __init__(self, recipe: DetectionRecipe) -> None:
         data = recipe.data
-        splits = ("train", "val") if data.voc is None else (data.voc.train_split, data.voc.val_split)
+        splits = (
+            ("train", "val") if data.voc is None else (data.voc.train_split, data.voc.val_split)
+        )
         train, val = recipe.load(splits[0], augmented=True), recipe.load(splits[1])
         for dataset in (train, val):
             sys.stderr.writelines(f"{dataset.name}: {line}\n" for line in dataset.skipped)
@@ -208,7 +273,9 @@ class DetectionData(TaskData):
 
     def order(self) -> EpochShuffle:
         """The order of training; images change from epoch to epoch."""
-        return NumberedEpochShuffle(len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes)
+        return NumberedEpochShuffle(
+            len(self.train), self._steps("train"), self.seed, self.loading.bucket, self.train.sizes
+        )
 
 
 TASK = Task(

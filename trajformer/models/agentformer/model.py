@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trajformer.config import Config
 from trajformer.core.blocks import BlockConfig, masked_mean
 from trajformer.data.batch import Observation, SceneBatch, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.loading import SceneDataset
-from trajformer.errors import Config, ConfigError, TrajformerError
+from trajformer.errors import ConfigError, TrajformerError
 from trajformer.losses.set_loss import last_valid
 from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.models.agentformer.networks import (
@@ -116,12 +117,18 @@ def cvae_loss(output: Reconstruction, truth: Truth, unit_m: float, config: CVAEL
     return _scene_means(terms, truth.valid.any(-1), config)
 
 
-def sampler_loss(forecast: Forecast, truth: Truth, unit_m: float, config: SamplerLossConfig) -> Terms:
+def sampler_loss(
+    forecast: Forecast, truth: Truth, unit_m: float, config: SamplerLossConfig
+) -> Terms:
     """ "best", "divergence", "diversity" and "loss" of the second stage, as `cvae_loss`; the forecast has latents and prior."""
     assert forecast.latent is not None and forecast.prior is not None
     position = forecast.in_batch_frame()
-    error = _squared_error(position.transpose(1, 2), truth.map(lambda value: value[:, None]), unit_m).transpose(1, 2)  # [B, S, K]
-    first, second = torch.triu_indices(forecast.num_modes, forecast.num_modes, 1, device=position.device)
+    error = _squared_error(
+        position.transpose(1, 2), truth.map(lambda value: value[:, None]), unit_m
+    ).transpose(1, 2)  # [B, S, K]
+    first, second = torch.triu_indices(
+        forecast.num_modes, forecast.num_modes, 1, device=position.device
+    )
     future = (position / unit_m).flatten(-2)  # [B, S, K, F * 2]
     squared_distance = (future[:, :, first] - future[:, :, second]).square().sum(-1)
     terms = {
@@ -139,7 +146,10 @@ def _squared_error(position: Tensor, truth: Truth, unit_m: float) -> Tensor:
 
 def _scene_means(terms: Terms, known: Tensor, config: CVAELossConfig | SamplerLossConfig) -> Terms:
     """Terms [B, S] to means over scenes of means over agents with a known future (bool [B, S]), and the weighted sum."""
-    means = {name: torch.where(known, value, 0.0).sum(-1) / known.sum(-1).clamp(min=1) for name, value in terms.items()}
+    means = {
+        name: torch.where(known, value, 0.0).sum(-1) / known.sum(-1).clamp(min=1)
+        for name, value in terms.items()
+    }
     means["divergence"] = means["divergence"].clamp(min=config.free)
     scenes = known.any(-1)
     count = total(scenes)
@@ -164,7 +174,15 @@ class RoadConfig(Config, positive=("radius_m", "max_polylines", "map_width")):
 
 @dataclass(frozen=True)
 class AgentFormerConfig(
-    ModelConfig, positive=("samples", "evaluation_samples", "latent", "scale_m", "steps_per_token", "num_history")
+    ModelConfig,
+    positive=(
+        "samples",
+        "evaluation_samples",
+        "latent",
+        "scale_m",
+        "steps_per_token",
+        "num_history",
+    ),
 ):
     """Sizes of AgentFormer; the defaults are the paper's.
 
@@ -192,7 +210,9 @@ class AgentFormerConfig(
 
     samples: int = 20
     latent: int = 32
-    block: BlockConfig = field(default_factory=lambda: BlockConfig(256, 8, 512, norm_first=False, agent_aware=True))
+    block: BlockConfig = field(
+        default_factory=lambda: BlockConfig(256, 8, 512, norm_first=False, agent_aware=True)
+    )
     layers: tuple[int, int, int] = (2, 2, 2)
     hidden: tuple[int, ...] = (512, 256)
     scale_m: float = 1.0
@@ -212,7 +232,10 @@ class AgentFormerConfig(
         if 0 in self.hidden:
             raise ConfigError("hidden", f"{self.hidden}, expected positive sizes")
         if min(self.layers[1:]) < 1:
-            raise ConfigError("layers", f"{self.layers}, expected at least one in future encoder and future decoder")
+            raise ConfigError(
+                "layers",
+                f"{self.layers}, expected at least one in future encoder and future decoder",
+            )
 
 
 class AgentFormer(Forecaster, config=AgentFormerConfig):
@@ -223,9 +246,11 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
     """
 
     losses = (CVAELossConfig,)
-    trained = ("reconstruct",)
+    compiled_methods = ("reconstruct",)
     equivariant = False  # positions and headings enter in the axes of the batch
-    partial = True  # a scene with a single agent uses one of the two score terms only
+    find_unused_parameters = (
+        True  # a scene with a single agent uses one of the two score terms only
+    )
 
     def __init__(self, config: AgentFormerConfig) -> None:
         super().__init__()
@@ -236,13 +261,19 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         inputs = (4 if per_token == 1 else 5 * per_token) + 2 * heading  # as in `token_inputs`
         self.context = ContextEncoder(inputs, block, encoder)
         self.future = FutureEncoder(inputs, block, future, config.hidden, config.latent, per_token)
-        self.decoder = FutureDecoder(2 + 2 * heading + config.latent, block, decoder, config.hidden, per_token)
+        self.decoder = FutureDecoder(
+            2 + 2 * heading + config.latent, block, decoder, config.hidden, per_token
+        )
         if not config.tiny_start:
             for layer in (*self.future.out.modules(), *self.decoder.out.modules()):
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
         self.prior = initialize(nn.Linear(block.width, 2 * config.latent))
-        self.lanes = None if road is None else MapTokenizer(block.width, road.map_width, road.radius_m, road.max_polylines)
+        self.lanes = (
+            None
+            if road is None
+            else MapTokenizer(block.width, road.map_width, road.radius_m, road.max_polylines)
+        )
 
     def forward(self, observation: Observation) -> Forecast:
         """Sample K futures for each target."""
@@ -254,19 +285,30 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
     def encode(self, observation: Observation) -> Context:
         """Encode the observed steps of all agents and the lanes."""
         valid, origin = observation.valid, self._origin(observation)
-        position = (observation.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
+        position = (
+            (observation.position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
+        )
         last = last_valid(valid)[..., None]
         start = position.take_along_dim(last[..., None], 2).squeeze(2)
         angle = (observation.heading * valid).gather(2, last)
         heading = torch.cat([angle.cos(), angle.sin()], -1)[..., : 2 if self.lanes else 0]
         per_token = self.config.steps_per_token
-        inputs, real = token_inputs(position, displacements(position, valid), valid, heading, per_token, past=True)
+        inputs, real = token_inputs(
+            position, displacements(position, valid), valid, heading, per_token, past=True
+        )
         velocity = torch.zeros_like(start)
         if self.config.extrapolate:
             velocity = extrapolate(observation)[1] * (observation.period_s / self.config.scale_m)
         steps = torch.arange(observation.num_history, device=valid.device)
-        time = steps.flip(0)[::per_token].flip(0) - observation.num_history + self.config.num_history
-        state = {"present": valid[..., -1], "start": start, "velocity": velocity, "heading": heading}
+        time = (
+            steps.flip(0)[::per_token].flip(0) - observation.num_history + self.config.num_history
+        )
+        state = {
+            "present": valid[..., -1],
+            "start": start,
+            "velocity": velocity,
+            "heading": heading,
+        }
         return self.context(inputs, real, time, self._lane_tokens(observation, origin), **state)
 
     def prior_of(self, context: Context) -> Gaussian:
@@ -274,7 +316,14 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         return Gaussian(*self.prior(context.agent).float()[:, None].chunk(2, -1))
 
     def decode_samples(
-        self, observation: Observation, context: Context, z: Tensor, latent: Gaussian, prior: Gaussian, *, scored: bool
+        self,
+        observation: Observation,
+        context: Context,
+        z: Tensor,
+        latent: Gaussian,
+        prior: Gaussian,
+        *,
+        scored: bool,
     ) -> Forecast:
         """The forecast of latents, with a gradient if gradients are enabled.
 
@@ -287,8 +336,13 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         if torch.is_grad_enabled():
             position = self.decoder.replay(drawn, context, position)
         modes = self._to_batch(observation, position[:, : z.shape[1]])
-        latent, prior = (x.map(lambda part: part[:, :, : observation.num_targets].transpose(1, 2)) for x in (latent, prior))
-        forecast = Forecast(modes, torch.zeros_like(modes[..., 0, 0]), observation.frame, latent=latent, prior=prior)
+        latent, prior = (
+            x.map(lambda part: part[:, :, : observation.num_targets].transpose(1, 2))
+            for x in (latent, prior)
+        )
+        forecast = Forecast(
+            modes, torch.zeros_like(modes[..., 0, 0]), observation.frame, latent=latent, prior=prior
+        )
         if not scored:
             return forecast
         guess = self._to_batch(observation, position[:, -1:])[:, :, 0] if with_mean else None
@@ -296,24 +350,42 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
 
     def reconstruct(self, observation: Observation, truth: Truth) -> Reconstruction:
         """The input of the training loss: futures decoded from the posterior, which reads the truth, and from the prior."""
-        context, count, samples = self.encode(observation), observation.num_targets, self.config.samples
+        context, count, samples = (
+            self.encode(observation),
+            observation.num_targets,
+            self.config.samples,
+        )
         valid = truth.valid.transpose(1, 2)
-        target = (truth.position - self._origin(observation)[:, None, None]) / self.config.scale_m * truth.valid[..., None]
+        target = (
+            (truth.position - self._origin(observation)[:, None, None])
+            / self.config.scale_m
+            * truth.valid[..., None]
+        )
         prior, posterior = self.prior_of(context), self._posterior(target, truth.valid, context)
         noise = torch.randn(len(valid), 1 + samples, *prior.mean.shape[2:], device=valid.device)
         drawn = prior.at(noise)
         known = valid.any(1)  # agents without a known future have no posterior
-        first = torch.where(known[..., None], posterior.at(noise[:, 0, :count]), drawn[:, 0, :count])
-        z = torch.cat([torch.cat([first, drawn[:, 0, count:]], 1)[:, None], drawn[:, 1:]], 1)  # [B, 1 + K, A, Z]
+        first = torch.where(
+            known[..., None], posterior.at(noise[:, 0, :count]), drawn[:, 0, :count]
+        )
+        z = torch.cat(
+            [torch.cat([first, drawn[:, 0, count:]], 1)[:, None], drawn[:, 1:]], 1
+        )  # [B, 1 + K, A, Z]
         rolled = self.decoder.rollout(z, context, observation.num_future)
-        error = (rolled[:, 1:, :, :count] - target.transpose(1, 2)[:, None]).square().sum(-1) * valid[:, None]
+        error = (rolled[:, 1:, :, :count] - target.transpose(1, 2)[:, None]).square().sum(
+            -1
+        ) * valid[:, None]
         rows, index = distinct_samples(error.sum(2).argmin(1), known, samples)
         scene = torch.arange(len(valid), device=valid.device)[:, None]
         rows = torch.cat([torch.zeros_like(rows[:, :1]), 1 + rows], 1)
-        position = self._to_batch(observation, self.decoder.replay(z[scene, rows], context, rolled[scene, rows]))
+        position = self._to_batch(
+            observation, self.decoder.replay(z[scene, rows], context, rolled[scene, rows])
+        )
         agent = torch.arange(count, device=valid.device)
         prior = prior.map(lambda part: part[:, 0, :count])
-        return Reconstruction(position[:, :, 0], position[scene, agent, 1 + index], posterior, prior)
+        return Reconstruction(
+            position[:, :, 0], position[scene, agent, 1 + index], posterior, prior
+        )
 
     def _posterior(self, target: Tensor, valid: Tensor, context: Context) -> Gaussian:
         """Latents [B, S, Z] given the past and the normalised futures [B, S, F, 2]."""
@@ -321,7 +393,9 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         before = torch.cat([context.start[:, :count, None], target[:, :, :-1]], 2)
         known = torch.cat([torch.ones_like(valid[..., :1]), valid[..., :-1]], 2) & valid
         displacement, heading = (target - before) * known[..., None], context.heading[:, :count]
-        inputs, real = token_inputs(target, displacement, valid, heading, self.config.steps_per_token, past=False)
+        inputs, real = token_inputs(
+            target, displacement, valid, heading, self.config.steps_per_token, past=False
+        )
         return self.future(inputs, real, context)
 
     def _lane_tokens(self, observation: Observation, origin: Tensor) -> tuple[Tensor, Tensor]:
@@ -342,7 +416,10 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         """Standard normal [B, K, A, Z]; in evaluation a function of seed, scene name and agent name."""
         if self.training:
             return torch.randn(len(like), self.config.samples, *like.shape[2:], device=like.device)
-        count, agents, latent = self.config.evaluation_samples or self.config.samples, *like.shape[2:]
+        count, agents, latent = (
+            self.config.evaluation_samples or self.config.samples,
+            *like.shape[2:],
+        )
         noise = named_noise(observation, agents, count * latent, self.config.seed)
         return noise.to(like.device).unflatten(-1, (count, latent)).transpose(1, 2)
 
@@ -363,7 +440,9 @@ def distinct_samples(best: Tensor, known: Tensor, samples: int) -> tuple[Tensor,
     scene needs, or the largest possible one where values cannot be read.
     """
     needed = (F.one_hot(best, samples).bool() & known[..., None]).any(1)
-    readable = best.device.type == "cpu" and not torch.compiler.is_compiling()  # a GPU would wait, a graph has no values
+    readable = (
+        best.device.type == "cpu" and not torch.compiler.is_compiling()
+    )  # a GPU would wait, a graph has no values
     count = int(needed.sum(1).max()) if readable else min(samples, best.shape[1])
     rows = needed.int().argsort(dim=1, descending=True, stable=True)[:, : max(count, 1)]
     return rows, (rows[:, None] == best[..., None]).int().argmax(-1)
@@ -395,9 +474,14 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
         super().__init__()
         self.config, self.joint = config, config.cvae.joint
         self.cvae = AgentFormer(config.cvae).requires_grad_(False).eval()
-        widths, outputs = (config.cvae.block.width, *config.hidden), config.cvae.samples * config.cvae.latent
+        widths, outputs = (
+            (config.cvae.block.width, *config.hidden),
+            config.cvae.samples * config.cvae.latent,
+        )
         layers = [nn.Linear(*pair) for pair in pairwise(widths)]
-        self.network = nn.Sequential(*(nn.Sequential(initialize(layer), nn.Tanh()) for layer in layers))
+        self.network = nn.Sequential(
+            *(nn.Sequential(initialize(layer), nn.Tanh()) for layer in layers)
+        )
         self.scale, self.shift = nn.Linear(widths[-1], outputs), nn.Linear(widths[-1], outputs)
 
     def train(self, mode: bool = True) -> AgentFormerSampler:
@@ -406,14 +490,21 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
         self.cvae.eval()
         return self
 
-    def prepare(self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None) -> None:
+    def prepare(
+        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+    ) -> None:
         """Copy the weights of the first stage (TrajformerError: other sizes); only the number of samples may differ."""
         expected, sizes = self.config.cvae, None
         if isinstance(first_stage, AgentFormer):
-            free = {name: getattr(expected, name) for name in ("samples", "evaluation_samples", "mean_first")}
+            free = {
+                name: getattr(expected, name)
+                for name in ("samples", "evaluation_samples", "mean_first")
+            }
             sizes = replace(first_stage.config, **free)
         if first_stage is None or sizes != expected:
-            raise TrajformerError("is no AgentFormer as model.agentformer_sampler.cvae describes it")
+            raise TrajformerError(
+                "is no AgentFormer as model.agentformer_sampler.cvae describes it"
+            )
         self.cvae.load_state_dict(first_stage.state_dict())
 
     def forward(self, observation: Observation) -> Forecast:
@@ -423,11 +514,16 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
             prior = self.cvae.prior_of(context)
         hidden = self.network(context.agent)
         scale, shift = (
-            layer(hidden).float().unflatten(-1, (self.config.cvae.samples, -1)).transpose(1, 2)  # [B, K, A, Z]
+            layer(hidden)
+            .float()
+            .unflatten(-1, (self.config.cvae.samples, -1))
+            .transpose(1, 2)  # [B, K, A, Z]
             for layer in (self.scale, self.shift)
         )
         z = shift
         if self.training and self.config.noise:
             z = z + scale * torch.randn(len(z), 1, 1, z.shape[-1], device=z.device)
         latent = Gaussian(shift, (scale.square() + 1e-8).log())
-        return self.cvae.decode_samples(observation, context, z, latent, prior, scored=not self.training)
+        return self.cvae.decode_samples(
+            observation, context, z, latent, prior, scored=not self.training
+        )

@@ -64,7 +64,12 @@ def displacements(position: Tensor, valid: Tensor) -> Tensor:
 
 def future_times(num_steps: int, steps_per_token: int, device: torch.device) -> Tensor:
     """Int64 [F'], the index of the last step of each future token; the first future step has index 0."""
-    return torch.arange(steps_per_token - 1, num_steps + (-num_steps % steps_per_token), steps_per_token, device=device)
+    return torch.arange(
+        steps_per_token - 1,
+        num_steps + (-num_steps % steps_per_token),
+        steps_per_token,
+        device=device,
+    )
 
 
 def initialize(module: M) -> M:
@@ -116,7 +121,9 @@ class ContextEncoder(nn.Module):
         super().__init__()
         self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
 
-    def forward(self, x: Tensor, real: Tensor, time: Tensor, lanes: tuple[Tensor, Tensor], **last: Tensor) -> Context:
+    def forward(
+        self, x: Tensor, real: Tensor, time: Tensor, lanes: tuple[Tensor, Tensor], **last: Tensor
+    ) -> Context:
         """Encode the past: inputs [B, H', A, C] of tokens, `real` bool [B, H', A], at times [H'].
 
         `lanes` are tokens [B, M, D], and bool [B, M]; `last` are the fields of `Context` about the last step.
@@ -134,7 +141,13 @@ class FutureEncoder(nn.Module):
     """The posterior of the latents: the true future attends to itself and to the context."""
 
     def __init__(
-        self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], latent: int, per_token: int = 1
+        self,
+        inputs: int,
+        block: BlockConfig,
+        layers: int,
+        hidden: tuple[int, ...],
+        latent: int,
+        per_token: int = 1,
     ) -> None:
         super().__init__()
         self.per_token = per_token
@@ -150,7 +163,10 @@ class FutureEncoder(nn.Module):
             context.memory,
             mask=useful_mask(valid.flatten(1)[:, None]),
             memory_mask=context.mask,
-            groups=(Groups(agents, agents), Groups(agents, context.agent.shape[1], (0, context.num_lanes))),
+            groups=(
+                Groups(agents, agents),
+                Groups(agents, context.agent.shape[1], (0, context.num_lanes)),
+            ),
         )[-1]
         mean = masked_mean(hidden.unflatten(1, (steps, agents)), valid[..., None], 1)
         return Gaussian(*self.out(mean).float().chunk(2, -1))
@@ -163,7 +179,14 @@ class FutureDecoder(nn.Module):
     `rollout` needs none. It has no dropout, so that these positions and the choice of the best sample are as in evaluation.
     """
 
-    def __init__(self, inputs: int, block: BlockConfig, layers: int, hidden: tuple[int, ...], per_token: int = 1) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        block: BlockConfig,
+        layers: int,
+        hidden: tuple[int, ...],
+        per_token: int = 1,
+    ) -> None:
         super().__init__()
         self.per_token = per_token
         self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
@@ -175,7 +198,9 @@ class FutureDecoder(nn.Module):
         with torch.no_grad(), without_dropout(self):
             cache, known = DecoderCache(len(self.decoder.layers)), self._known(z, context, steps)
             count = known.shape[2]
-            cache.layers = [(StaticKVCache(count * z.shape[2]), memory) for _, memory in cache.layers]
+            cache.layers = [
+                (StaticKVCache(count * z.shape[2]), memory) for _, memory in cache.layers
+            ]
             out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
             base = self._base(context, count)
             for index in range(count):
@@ -189,14 +214,21 @@ class FutureDecoder(nn.Module):
     def replay(self, z: Tensor, context: Context, rolled: Tensor) -> Tensor:
         """Decode the positions of a rollout [B, K, F, A, 2] again, all tokens in parallel, with their gradient."""
         steps, agents = rolled.shape[2:4]
-        known, fed_back = self._known(z, context, steps), rolled[:, :, self.per_token - 1 : steps - 1 : self.per_token]
+        known, fed_back = (
+            self._known(z, context, steps),
+            rolled[:, :, self.per_token - 1 : steps - 1 : self.per_token],
+        )
         count = known.shape[2]
         start = context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)
         causal = torch.ones(count, count, dtype=torch.bool, device=z.device).tril()
         agent_mask = self._agent_mask(context)
         if agent_mask is None:
             agent_mask = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device)
-        mask = (causal[:, None, :, None] & agent_mask[:, None, :, None]).flatten(3, 4).flatten(1, 2)[:, None]
+        mask = (
+            (causal[:, None, :, None] & agent_mask[:, None, :, None])
+            .flatten(3, 4)
+            .flatten(1, 2)[:, None]
+        )
         tokens = self._tokens(torch.cat([start, fed_back], 2), known)
         return self._decode(tokens, context, self._base(context, count), mask=mask)[:, :, :steps]
 
@@ -220,14 +252,28 @@ class FutureDecoder(nn.Module):
         """Tokens [B, K, T, A, D] to the positions of their steps [B, K, T * steps, A, 2]."""
         agents = tokens.shape[3]
         groups = Groups(agents, agents), Groups(agents, agents, (0, context.num_lanes))
-        decoded = self.decoder(tokens.flatten(2, 3), context.memory, memory_mask=context.mask, groups=groups, **arguments)
+        decoded = self.decoder(
+            tokens.flatten(2, 3),
+            context.memory,
+            memory_mask=context.mask,
+            groups=groups,
+            **arguments,
+        )
         hidden = self.out[:-1](decoded[-1])
-        with torch.autocast(hidden.device.type, enabled=False):  # half precision cannot represent centimetres
+        with torch.autocast(
+            hidden.device.type, enabled=False
+        ):  # half precision cannot represent centimetres
             offset = self.out[-1](hidden.float())  # [B, K, T * A, steps * 2]
-        offset = offset.unflatten(2, tokens.shape[2:4]).unflatten(-1, (self.per_token, 2)).transpose(3, 4)
+        offset = (
+            offset.unflatten(2, tokens.shape[2:4])
+            .unflatten(-1, (self.per_token, 2))
+            .transpose(3, 4)
+        )
         return (offset + base).flatten(2, 3)
 
     def _agent_mask(self, context: Context) -> Tensor | None:
         """Bool [B, A, A], or None for all: agents attend to themselves and to present agents."""
-        itself = torch.eye(context.present.shape[1], dtype=torch.bool, device=context.present.device)
+        itself = torch.eye(
+            context.present.shape[1], dtype=torch.bool, device=context.present.device
+        )
         return useful_mask(context.present[:, None] | itself)

@@ -4,120 +4,84 @@ import errno
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from trajformer.errors import TrajformerError
 
 LOCK = ".lock"  # in a locked folder: process, machine and start time of the owner
-SIZE_SCALE = ContextVar(
-    "SIZE_SCALE", default=1.0
-)  # multiplies the limits of sizes of files and of their content
 LOCK_S = 3.0  # to recognize the lock of an ended process
-_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
+# Multiplies the limits of sizes of files and of their content.
+SIZE_SCALE = ContextVar("SIZE_SCALE", default=1.0)
+_NO_FILE = "neither a file nor a folder"
+# Opening a pipe must not wait for a writer. Some systems lack some of the flags.
+_READ_FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+    _READ_FLAGS |= getattr(os, _name, 0)
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """Bytes of a regular file (OSError: missing, unreadable or too large; a pipe or device, because reading may never end)."""
-    descriptor = os.open(path, _FLAGS)
+    """Bytes of a regular file.
+
+    Raises OSError: the file is missing, unreadable or too large. It is a folder, a pipe or a
+    device: reading may never end.
+    """
+    descriptor = os.open(path, _READ_FLAGS)
     try:
         state = os.fstat(descriptor)
+        if stat.S_ISDIR(state.st_mode):
+            raise OSError("a folder")
         if not stat.S_ISREG(state.st_mode):
-            raise OSError(
-                "a folder" if stat.S_ISDIR(state.st_mode) else "neither a file nor a folder"
-            )
-        if state.st_size > (most := max_bytes * SIZE_SCALE.get()):
-            raise OSError(f"{state.st_size} bytes, expected at most {most:.0f}")
-        data = os.read(descriptor, state.st_size)
-        while len(data) < state.st_size and (
-            more := os.read(descriptor, state.st_size - len(data))
-        ):
-            data += more  # a read may return fewer bytes than requested
-        return data
+            raise OSError(_NO_FILE)
+        limit = max_bytes * SIZE_SCALE.get()
+        if state.st_size > limit:
+            raise OSError(f"{state.st_size} bytes, expected at most {limit:.0f}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(state.st_size)
     finally:
         os.close(descriptor)
 
 
-def is_special(path: Path) -> bool:
-    """True for a device, a pipe, a socket or an open descriptor (/dev/stdout), also behind a link; it is never replaced."""
+def require_file_or_folder(path: Path) -> None:
+    """Raise OSError if an output is a pipe, a device or a socket, also behind a link.
+
+    A missing output is accepted.
+    """
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or _descriptor(path) is not None
-
-
-def _descriptor(path: Path) -> int | None:
-    """N for a path that leads to /proc/self/fd/N, as /dev/stdout and /dev/fd/N do."""
-    own = Path(f"/proc/{os.getpid()}/fd")
-    for _ in range(4):  # a link of a user, /dev/stdout, /proc/self/fd/1
-        path = Path(os.path.realpath(path.parent), path.name)
-        if path.parent == own:
-            return int(path.name)
-        if not path.is_symlink():
-            return None
-        path = path.parent / os.readlink(path)
-    return None
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, _NO_FILE, str(path))
 
 
 @contextmanager
 def atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`; it is renamed to `path` if the block ends without an error.
+    """Yield a temporary path, which is renamed to `path` if the block ends without an error.
 
-    A link is followed: the file behind it is replaced. A device or a pipe stays and receives the content. Raises OSError: the
-    folder or the file cannot be written; the error names `path`. The temporary file or folder is removed.
+    The temporary path is in the same folder. A link is followed: the file behind it is replaced.
+    Raises OSError: the folder or the file cannot be written, or `path` is a pipe, a device or a
+    socket; the error names `path`. The temporary file or folder is removed.
     """
-    with ExitStack() as stack:
-        special, target = is_special(path), Path(os.path.realpath(path))
-        folder = Path(stack.enter_context(TemporaryDirectory())) if special else target.parent
-        temporary = folder / f".{target.name}.{os.getpid()}.tmp"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not special and target.is_file() and not os.access(target, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            yield temporary
-            if special:
-                _send(temporary, path)
-            else:
-                os.replace(temporary, target)
-        except OSError as error:
-            if error.filename is None or str(error.filename) == str(temporary):
-                raise OSError(error.errno, error.strerror or str(error), str(path)) from error
-            raise
-        finally:
-            if temporary.is_dir():
-                shutil.rmtree(temporary)
-            temporary.unlink(missing_ok=True)
-
-
-def _send(source: Path, path: Path) -> None:
-    """Write the bytes of a file to a device, a pipe or an open descriptor."""
-    number = _descriptor(path)
-    if number is not None:
-        sys.stdout.flush()
-        descriptor = os.dup(number)  # opened again, a file would be written from its start
-    elif stat.S_ISBLK(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "is a disk")
-    else:
-        try:
-            descriptor = os.open(
-                path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-            )  # a pipe without a reader would block
-        except OSError as error:
-            reason = "no process reads from it" if error.errno == errno.ENXIO else error.strerror
-            raise OSError(error.errno, reason) from error
-        os.set_blocking(descriptor, True)
-    with source.open("rb") as data, open(descriptor, "wb") as sink:
-        shutil.copyfileobj(data, sink)
+    require_file_or_folder(path)
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_file() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    except OSError as error:
+        if error.filename is None or str(error.filename) == str(temporary):
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        raise
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -130,33 +94,40 @@ def write_atomically(path: Path, text: str) -> None:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder, created if missing: two runs in one folder would replace each other's files.
 
-    The lock is a file with the process and the machine of its owner. The lock of a process that has ended is taken over. Raises
-    TrajformerError: another process has locked the folder. OSError: the folder cannot be written.
+    The lock is a file with the process and the machine of its owner. The lock of a process that has
+    ended is taken over. Raises TrajformerError: another process has locked the folder. OSError: the
+    folder cannot be written.
     """
     from filelock import SoftFileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock, path = SoftFileLock(folder / LOCK), folder / LOCK
+    path = folder / LOCK
+    lock = SoftFileLock(path)
     try:
         try:
             lock.acquire(timeout=LOCK_S)
         except Timeout:
-            if not path.is_file() or path.stat().st_size:
+            has_owner = not path.is_file() or path.stat().st_size > 0
+            if has_owner:
                 raise
-            path.unlink(
-                missing_ok=True
-            )  # its owner was killed before it wrote its name, which takes no time
+            # The owner was killed before it wrote its name, which takes no time.
+            path.unlink(missing_ok=True)
             lock.acquire(timeout=0)
     except Timeout as error:
-        try:
-            pid, host = read_file(path, 1000).decode().split()[:2]
-        except (OSError, ValueError):
-            pid = host = "unknown"
-        owner = f"another run is writing to this folder (process {pid} on {host})"
-        raise TrajformerError(
-            f"{folder}: {owner}; wait for it, or remove {path} if it has ended"
-        ) from error
+        owner = f"another run is writing to this folder ({_lock_owner(path)})"
+        remedy = f"wait for it, or remove {path} if it has ended"
+        raise TrajformerError(f"{folder}: {owner}; {remedy}") from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _lock_owner(path: Path) -> str:
+    """Process and machine in a lock file."""
+    try:
+        process, host = read_file(path, 1000).decode().split()[:2]
+    except (OSError, ValueError):
+        process = "unknown"
+        host = "unknown"
+    return f"process {process} on {host}"

@@ -12,102 +12,132 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type
 from trajformer.errors import ConfigError, TrajformerError
 
 MAX_TEXT = 4_096  # characters
-_SMALLEST = {int: 1, float: 1e-12}  # of numbers that must be more than 0
-_LARGEST = {int: 10_000, float: 1e6}  # unless the last word of the name is one of these
-_LARGEST_BY_NAME = {
+_MIN_POSITIVE = {int: 1, float: 1e-12}  # of fields that must be more than 0
+_MAX_NUMBER = {int: 10_000, float: 1e6}
+# Fields that end in one of these words have another maximum.
+_MAX_BY_LAST_WORD = {
     "layers": 200,
     "epochs": 1_000_000,
     "every": 1_000_000,
-    "seed": 2**32 - 1,
-}  # seeds of NumPy
+    "seed": 2**32 - 1,  # seeds of NumPy
+}
 
 
 @dataclass(frozen=True)
 class Config:
-    """Base class of config dataclasses that checks type and range of all fields, including the items of tuples.
+    """Base class of config dataclasses that checks type and range of all fields.
 
-    Numbers are at least 0, and whole numbers at most 10,000. A text that is not empty by default must not be empty. A subclass
-    names fields with other ranges as class arguments, in addition to the fields of its base class: `class SizeConfig(Config,
-    positive=("width",), shares=("dropout",), limits={"tokens": (1, 1_000_000)})`. Raises ConfigError: a value is not finite,
-    outside its range, or of another type than its annotation.
+    Numbers are at least 0, and whole numbers at most 10,000. A text that is not empty by default
+    must not be empty. All items of a tuple are checked. A subclass names fields with other ranges
+    as class arguments, in addition to the fields of its base class::
+
+        class SizeConfig(
+            Config, positive=("width",), fractions=("dropout",), limits={"tokens": (1, 1_000_000)}
+        )
+
+    Raises ConfigError: a value is not finite, outside its range, or of another type than its
+    annotation.
     """
 
     positive: ClassVar[tuple[str, ...]] = ()  # fields that must be more than 0
-    shares: ClassVar[tuple[str, ...]] = ()  # fields that must be at most 1
-    limits: ClassVar[dict[str, tuple[float, float]]] = {}  # smallest and largest value
+    fractions: ClassVar[tuple[str, ...]] = ()  # fields that must be at most 1
+    limits: ClassVar[dict[str, tuple[float, float]]] = {}  # minimum and maximum of a field
 
     def __init_subclass__(
         cls,
         positive: tuple[str, ...] = (),
-        shares: tuple[str, ...] = (),
+        fractions: tuple[str, ...] = (),
         limits: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     ) -> None:
-        cls.positive, cls.shares = (*cls.positive, *positive), (*cls.shares, *shares)
+        cls.positive = cls.positive + positive
+        cls.fractions = cls.fractions + fractions
         cls.limits = {**cls.limits, **limits}
 
     def __post_init__(self) -> None:
-        kind: Any = type(self)
-        hints = _hints(kind)
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if (
-                value == "" or (value == () and item.name in self.positive)
-            ) and item.default != value:
-                raise ConfigError(item.name, "empty")
-            if not _fits(value, hints[item.name]):
-                raise ConfigError(item.name, type_problem(hints[item.name], value))
-            for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, str) and not isinstance(part, Enum):
-                    if "\0" in part or len(part) > MAX_TEXT:
-                        raise ConfigError(
-                            item.name,
-                            f"{part[:40]!r}, expected up to {MAX_TEXT} characters without zero bytes",
-                        )
-                elif isinstance(part, int | float) and not isinstance(part, bool | Enum):
-                    self._check_number(
-                        item.name, part, float if "float" in str(hints[item.name]) else int
-                    )
+        config_class: Any = type(self)
+        hints = _type_hints(config_class)
+        for field in fields(self):
+            name = field.name
+            value = getattr(self, name)
+            may_be_empty = field.default == value
+            if value == "" and not may_be_empty:
+                raise ConfigError(name, "empty")
+            if value == () and name in self.positive and not may_be_empty:
+                raise ConfigError(name, "empty")
+            if not _has_type(value, hints[name]):
+                raise ConfigError(name, type_problem(hints[name], value))
+            if isinstance(value, tuple):
+                for item in value:
+                    self._check_item(name, item, hints[name])
+            else:
+                self._check_item(name, value, hints[name])
 
-    def _check_number(self, name: str, number: float, kind: type[Any]) -> None:
-        smallest = _SMALLEST[kind] if name in self.positive else 0
-        largest = (
-            1
-            if name in self.shares
-            else _LARGEST_BY_NAME.get(name.rpartition("_")[2], _LARGEST[kind])
-        )
-        low, high = self.limits.get(name, (smallest, largest))
-        if not low <= number <= high:
-            raise ConfigError(name, f"{number}, expected {low} to {high}")
+    def _check_item(self, name: str, item: Any, hint: Any) -> None:
+        """Check the length of a text and the range of a number; other values have no range."""
+        if isinstance(item, bool | Enum):
+            return
+        if isinstance(item, str):
+            if "\0" in item or len(item) > MAX_TEXT:
+                expected = f"expected up to {MAX_TEXT} characters without zero bytes"
+                raise ConfigError(name, f"{item[:40]!r}, {expected}")
+        elif isinstance(item, int | float):
+            minimum, maximum = self._range(name, hint)
+            if not minimum <= item <= maximum:  # also for NaN
+                raise ConfigError(name, f"{item}, expected {minimum} to {maximum}")
+
+    def _range(self, name: str, hint: Any) -> tuple[float, float]:
+        """The minimum and the maximum of a field with numbers."""
+        if name in self.limits:
+            return self.limits[name]
+        kind: type[Any] = int
+        if "float" in str(hint):
+            kind = float
+        minimum = 0
+        if name in self.positive:
+            minimum = _MIN_POSITIVE[kind]
+        if name in self.fractions:
+            return minimum, 1
+        last_word = name.rpartition("_")[2]
+        return minimum, _MAX_BY_LAST_WORD.get(last_word, _MAX_NUMBER[kind])
 
 
-_hints = cache(get_type_hints)
+@cache
+def _type_hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
-def type_problem(kind: Any, value: Any) -> str:
-    """Message for a value that has not the type of an annotation."""
-    expected = (
-        " or ".join(map(str, get_args(kind)))
-        if get_origin(kind) is Literal
-        else getattr(kind, "__name__", kind)
-    )
+def type_problem(hint: Any, value: Any) -> str:
+    """Message for a value that does not have the type of an annotation."""
+    if get_origin(hint) is Literal:
+        expected = " or ".join(str(choice) for choice in get_args(hint))
+    else:
+        expected = getattr(hint, "__name__", hint)
     return f"expected {expected}, found {reprlib.repr(value)}"
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value has the type of an annotation; `Any` means a config, and a whole number is also a float."""
-    origin, inner = get_origin(kind) or kind, get_args(kind)
+def _has_type(value: Any, hint: Any) -> bool:
+    """Whether a value has the type of an annotation.
+
+    `Any` stands for a config or None, and a whole number is also a float.
+    """
+    origin = get_origin(hint) or hint
+    arguments = get_args(hint)
     if origin in (Union, UnionType):
-        return any(_fits(value, option) for option in inner)
+        return any(_has_type(value, option) for option in arguments)
     if origin is Literal:
-        return value in inner
+        return value in arguments
     if origin is Any:
         return value is None or is_dataclass(value)
     if origin is tuple and isinstance(value, tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return len(kinds) == len(value) and all(map(_fits, value, kinds))
+        item_hints = arguments
+        if arguments[-1] is Ellipsis:
+            item_hints = arguments[:1] * len(value)
+        return len(item_hints) == len(value) and all(map(_has_type, value, item_hints))
     if isinstance(value, bool):
         return origin is bool
-    return isinstance(value, int | float if origin is float else origin)
+    if origin is float:
+        return isinstance(value, int | float)
+    return isinstance(value, origin)
 
 
 def load_plugins(group: str) -> dict[str, Any]:
@@ -118,6 +148,9 @@ def load_plugins(group: str) -> dict[str, Any]:
             loaded[plugin.name] = plugin.load()
         except Exception as error:
             package = plugin.dist.name if plugin.dist else "unknown"
-            reason = f"{plugin.value} of the package {package} cannot be imported: {type(error).__name__}: {error}"
-            raise TrajformerError(f"entry point {plugin.name} of {group}: {reason}") from error
+            cause = f"{type(error).__name__}: {error}"
+            raise TrajformerError(
+                f"entry point {plugin.name} of {group}: {plugin.value} of the package {package} "
+                f"cannot be imported: {cause}"
+            ) from error
     return loaded

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate, to_frame, wrap
-from trajformer.scenes.polylines import resample
+from trajformer.scenes.polylines import cut_polylines
 
 angles = st.floats(-50.0, 50.0)
 metres = st.floats(-1000.0, 1000.0)
@@ -106,7 +106,7 @@ def test_shapes_broadcast_and_both_libraries_agree() -> None:
 
 def pieces(*lines: Any, points: int = 5, length: float = 20.0) -> tuple[np.ndarray, np.ndarray]:
     offset = np.cumsum([0, *map(len, lines)]).astype(np.int32)
-    return resample(
+    return cut_polylines(
         np.concatenate([np.asarray(line, np.float32) for line in lines]), offset, points, length
     )
 
@@ -140,7 +140,7 @@ def test_repeated_and_coinciding_points() -> None:
 
 
 def test_no_polyline() -> None:
-    out, owner = resample(np.zeros((0, 2), np.float32), np.zeros(1, np.int32), 10, 20.0)
+    out, owner = cut_polylines(np.zeros((0, 2), np.float32), np.zeros(1, np.int32), 10, 20.0)
     assert out.shape == (0, 10, 2) and out.dtype == np.float32
     assert owner.shape == (0,) and owner.dtype == np.int64
 

@@ -31,7 +31,7 @@ class SqueezeConfig(Config, positive=("reduction",)):
 class BlockConfig(
     Config,
     positive=("heads", "norm_eps", "d_k", "d_v"),
-    shares=("dropout", "attention_dropout"),
+    fractions=("dropout", "attention_dropout"),
     limits={
         "width": (1, 2_048),
         "feedforward": (1, 16_384),

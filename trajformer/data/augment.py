@@ -32,7 +32,7 @@ _MOVING_M = 3.0  # agents with a future end at least this far away are moving
 @dataclass(frozen=True)
 class AugmentConfig(
     Config,
-    shares=("flip", "scale", "tempo", "agent_dropout", "lane_dropout", "shift", "history_mask"),
+    fractions=("flip", "scale", "tempo", "agent_dropout", "lane_dropout", "shift", "history_mask"),
 ):
     """Strength of each augmentation.
 

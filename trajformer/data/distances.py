@@ -5,9 +5,10 @@ from torch import Tensor
 
 
 def pairwise_distances(first: Tensor, second: Tensor) -> Tensor:
-    """Euclidean distances between points [..., N, 2] and [..., M, 2]: [..., N, M], in the points' unit.
+    """Euclidean distances [..., N, M] between points [..., N, 2] and [..., M, 2].
 
-    The matrix-product formula of `torch.cdist` is off: in single precision its error reaches metres far from the origin.
+    The matrix-product formula of `torch.cdist` is off: in single precision its error reaches
+    metres far from the origin.
     """
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -17,10 +18,12 @@ def half_second(period_s: float) -> int:
     return max(round(0.5 / period_s), 1)
 
 
-def first_centre(position: Tensor, valid: Tensor, period_s: float) -> Tensor:
-    """Means [..., 2] of the valid positions [..., T, 2] of the first half second, `valid` bool [..., T]; zeros if none is valid.
+def first_center(position: Tensor, valid: Tensor, period_s: float) -> Tensor:
+    """Mean [..., 2] of the valid positions [..., T, 2] of the first half second.
 
-    Single positions of recordings are noisy. The last half second is the first one of flipped steps.
+    `valid` is bool [..., T]. The mean is zero if no position is valid. Single positions of
+    recordings are noisy. The last half second is the first one of flipped steps.
     """
-    share = (valid & (valid.cumsum(-1) <= half_second(period_s))).to(position.dtype)[..., None]
-    return (position * share).sum(-2) / share.sum(-2).clamp(min=1)
+    is_first = valid & (valid.cumsum(-1) <= half_second(period_s))
+    weight = is_first.to(position.dtype)[..., None]
+    return (position * weight).sum(-2) / weight.sum(-2).clamp(min=1)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError
-from trajformer.scenes.polylines import resample
+from trajformer.scenes.polylines import cut_polylines
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
 _SAME_M = 1.0  # two futures of an agent that stay within this distance count as one
@@ -132,7 +132,7 @@ def _select_polylines(
 ) -> dict[str, np.ndarray]:
     """Resampled polylines near one of the first agents, of the kinds that `config` names; `pose` is [A, 3]."""
     around = pose[: len(radius), :2]
-    piece, owner = resample(
+    piece, owner = cut_polylines(
         scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m
     )
     kind = scene.polyline_kind[owner]

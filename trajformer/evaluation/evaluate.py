@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.data.distances import first_centre
+from trajformer.data.distances import first_center
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
@@ -175,9 +175,9 @@ def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor, Tensor]:
     o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
     position, valid = o.position[:, :targets], o.valid[:, :targets]
     seen_s = (o.num_history - 1 - valid.int().argmax(-1)) * o.period_s
-    first = first_centre(position, valid, o.period_s)
-    last = first_centre(position.flip(2), valid.flip(2), o.period_s)
-    end = first_centre(truth.position.flip(2), truth.valid.flip(2), o.period_s)
+    first = first_center(position, valid, o.period_s)
+    last = first_center(position.flip(2), valid.flip(2), o.period_s)
+    end = first_center(truth.position.flip(2), truth.valid.flip(2), o.period_s)
     return seen_s, (last - first).norm(dim=-1), (end - last).norm(dim=-1)
 
 

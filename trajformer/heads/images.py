@@ -117,7 +117,7 @@ def list_images(paths: Sequence[Path]) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class ImageAugmentConfig(Config, shares=("flip",)):
+class ImageAugmentConfig(Config, fractions=("flip",)):
     """Random changes of training images, drawn for each image.
 
     Attributes:

@@ -59,7 +59,7 @@ class Grid(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LatentConfig(Config, positive=("ratio", "counts"), shares=("ratio",)):
+class LatentConfig(Config, positive=("ratio", "counts"), fractions=("ratio",)):
     """Number of latent queries of an encoder.
 
     Attributes:

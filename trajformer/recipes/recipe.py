@@ -63,7 +63,7 @@ class DataConfig(
 @dataclass(frozen=True)
 class OptimConfig(
     Config,
-    shares=("drop", "warmup"),
+    fractions=("drop", "warmup"),
     limits=dict.fromkeys(("learning_rate", "muon_rate"), (1e-12, 10.0))
     | dict.fromkeys(("betas", "average"), (0.0, 0.999999)),
 ):

@@ -25,8 +25,8 @@ for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
 def read_file(path: Path, max_bytes: int) -> bytes:
     """Bytes of a regular file.
 
-    Raises OSError: the file is missing, unreadable or too large. It is a folder, a pipe or a
-    device: reading may never end.
+    Raises OSError: the file is missing, unreadable or too large, or it is a folder, a pipe or a
+    device. Reading a pipe or a device may never end.
     """
     descriptor = os.open(path, _READ_FLAGS)
     try:

@@ -192,7 +192,7 @@ class NumberedEpochShuffle(EpochShuffle):
 
 
 @dataclass(frozen=True)
-class BoxAugmentConfig(Config, shares=("flip", "flip_vertical", "crop", "smallest")):
+class BoxAugmentConfig(Config, fractions=("flip", "flip_vertical", "crop", "smallest")):
     """Random changes of training images, drawn for each image and epoch.
 
     Attributes:

@@ -1,8 +1,9 @@
-"""Argoverse 1 motion forecasting: `RAW/<split>/data/<sequence>.csv` and the vector maps in `map_files`, to `Scene`.
+"""Reader of Argoverse 1 motion forecasting: `<split>/data/<sequence>.csv` and vector maps.
 
-A file holds positions only: 20 observed steps and, except in the test split, 30 future ones. The timestamps are
-irregular, so a step is the rank of its timestamp. Velocity and heading are estimated (see `kinematics`).
-Vector maps are files `pruned_argoverse_<CITY>_<id>_vector_map.xml` of nodes and ways.
+A file holds positions only: 20 observed steps and, except in the test split, 30 future ones. The
+timestamps are irregular, so a step is the rank of its timestamp. Velocity and heading are estimated
+(see `kinematics`). Vector maps are XML files of nodes and ways,
+`map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml`.
 """
 
 import re
@@ -10,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,18 +35,18 @@ from trajformer.scenes.scene import (
 )
 
 PERIOD_S = 0.1
-NUM_HISTORY, NUM_FUTURE = 20, 30
-LANE_DISTANCE_M = 3.0  # an agent this close to a lane takes the heading of the lane ...
-LANE_HEADING_M = (
-    1.5  # ... until it has moved this far: up to there, lanes are more accurate than displacements
-)
+NUM_HISTORY = 20
+NUM_FUTURE = 30
+# An agent near a lane takes the heading of the lane until it has moved by LANE_HEADING_M: before,
+# the direction of a lane is more accurate than that of a displacement.
+LANE_DISTANCE_M = 3.0
+LANE_HEADING_M = 1.5
 NOISE_M = 0.5  # without a lane, the heading of a shorter displacement is set to 0
-MAX_FILE_BYTES, MAX_ROWS, MAX_TRACKS = (
-    16 << 20,
-    50_000,
-    2_000,
-)  # at least ten times the largest published sequence
-MAX_MAP_BYTES = 64 << 20  # several times the largest city
+# At least ten times the largest published sequence, and several times the largest city.
+MAX_FILE_BYTES = 16 << 20
+MAX_ROWS = 50_000
+MAX_TRACKS = 2_000
+MAX_MAP_BYTES = 64 << 20
 _KINDS = {
     "AGENT": (AgentKind.VEHICLE, AgentRole.FOCAL),
     "AV": (AgentKind.VEHICLE, AgentRole.CONTEXT),
@@ -73,21 +75,20 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
     map_radius_m: float = 100.0
     name: ClassVar[str] = "argoverse1"
     layout: ClassVar[str] = (
-        "RAW/<split>/data/<sequence>.csv and RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
+        "RAW/<split>/data/<sequence>.csv and "
+        "RAW/map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml"
     )
     published: ClassVar[dict[str, int]] = {"train": 205_942, "val": 39_472, "test_obs": 78_143}
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders of a raw folder that have a `data` folder with csv files."""
-        return sorted(
-            path.parent.name for path in raw.glob("*/data") if next(path.glob("*.csv"), None)
-        )
+        folders = [folder for folder in raw.glob("*/data") if next(folder.glob("*.csv"), None)]
+        return sorted(folder.parent.name for folder in folders)
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Csv files of a split, by sequence number."""
-        files = sorted(
-            (raw / split / "data").glob("*.csv"), key=lambda path: (len(path.stem), path.stem)
-        )
+        files = list((raw / split / "data").glob("*.csv"))
+        files.sort(key=lambda path: (len(path.stem), path.stem))
         return [Input(path) for path in files]
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
@@ -96,47 +97,57 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         table = columns.read_csv(path, _LIMITS, _TEXT, MAX_FILE_BYTES)
         columns.check_count(len(table), MAX_ROWS, "rows", path)
         yield
+
+        # Rows of the table become arrays [A, T].
         number = columns.numbers_within(table, _LIMITS, path)
-        times, step = np.unique(number["TIMESTAMP"], return_inverse=True)
-        if len(times) not in (NUM_HISTORY, NUM_HISTORY + NUM_FUTURE):
-            allowed = f"{NUM_HISTORY} or {NUM_HISTORY + NUM_FUTURE}"
-            raise SceneError(
-                f"{path}: TIMESTAMP: {len(times)} different timestamps, expected {allowed}"
-            )
-        agent_id, first, agent = columns.groups(table["TRACK_ID"])
+        step, num_steps = _steps(number["TIMESTAMP"], path)
+        agent_id, first_row, agent = columns.groups(table["TRACK_ID"])
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
-        cell, valid = columns.cells(agent_id, agent, step, len(times), f"{path}: TRACK_ID")
-        position = columns.fill(
-            valid, cell, np.stack([number["X"], number["Y"]], -1)
-        )  # [A, T, 2] in the city frame
-        types = columns.translate(
-            columns.values_at(table["OBJECT_TYPE"], first), _KINDS, "OBJECT_TYPE", path
-        )
-        kind, role = np.array(types, np.uint8).T.copy()
-        focal = np.flatnonzero(role == AgentRole.FOCAL)
-        if len(focal) != 1 or not valid[focal, :NUM_HISTORY].any():
-            raise SceneError(
-                f"{path}: OBJECT_TYPE: {len(focal)} tracks are AGENT, expected one with an observed step"
-            )
-        observed_path = position[focal, :NUM_HISTORY][valid[focal, :NUM_HISTORY]]
+        cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: TRACK_ID")
+        xy = np.stack([number["X"], number["Y"]], -1)
+        position = columns.fill(valid, cell, xy)  # [A, T, 2] in the city frame
+        types = columns.values_at(table["OBJECT_TYPE"], first_row)
+        meanings = columns.translate(types, _KINDS, "OBJECT_TYPE", path)
+        kind, role = np.array(meanings, np.uint8).T.copy()
+
+        observed_path = _observed_path_of_focal(position, valid, role, path)
         city = columns.only_value(table, "CITY_NAME", path)
-        if not (map_file := _map_files(raw).get(city)):
-            known, name = (
-                ", ".join(sorted(_map_files(raw))) or "none",
-                repr(city[:40])[1:-1],
-            )  # may hold a line break
-            raise SceneError(
-                f"{path}: CITY_NAME: no map_files/pruned_argoverse_{name}_*_vector_map.xml (cities: {known})"
-            )
-        lanes = load_map(map_file).near(observed_path, self.map_radius_m)
+        lanes = load_map(_map_file(raw, city, path)).near(observed_path, self.map_radius_m)
         yield
+
         velocity, heading, length = estimate_motion(position, valid, NUM_HISTORY, PERIOD_S)
         heading = _face_along_lanes(heading, length, position, valid, lanes)
         origin = observed_path[-1].copy()
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
-        return agents.scene(
-            (path.stem, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes
+        name = (path.stem, self.name, split, city)
+        clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
+        return agents.scene(name, clock, origin, lanes)
+
+
+def _steps(timestamp: np.ndarray, path: Path) -> tuple[np.ndarray, int]:
+    """Step of each row, the rank of its timestamp, int64 [n]; and the number of steps T."""
+    times, step = np.unique(timestamp, return_inverse=True)
+    allowed = (NUM_HISTORY, NUM_HISTORY + NUM_FUTURE)
+    if len(times) not in allowed:
+        expected = " or ".join(map(str, allowed))
+        raise SceneError(
+            f"{path}: TIMESTAMP: {len(times)} different timestamps, expected {expected}"
         )
+    return step, len(times)
+
+
+def _observed_path_of_focal(
+    position: np.ndarray, valid: np.ndarray, role: np.ndarray, path: Path
+) -> np.ndarray:
+    """Positions [n, 2] of the AGENT in its observed steps; SceneError unless there is one AGENT."""
+    [focal] = np.nonzero(role == AgentRole.FOCAL)
+    observed = valid[focal, :NUM_HISTORY]
+    if len(focal) != 1 or not observed.any():
+        raise SceneError(
+            f"{path}: OBJECT_TYPE: {len(focal)} tracks are AGENT, "
+            "expected one with an observed step"
+        )
+    return position[focal, :NUM_HISTORY][observed]
 
 
 def _face_along_lanes(
@@ -146,110 +157,155 @@ def _face_along_lanes(
     valid: np.ndarray,
     lanes: VectorMap,
 ) -> np.ndarray:
-    """Heading [A, T]; after short displacements (length [A, T]) the direction of the lane at the track's first step."""
+    """Replace headings that follow from short displacements, of `length` [A, T] in metres.
+
+    They become the direction of the lane at the first step of the track, or 0 if no lane is near
+    and the displacement is noise. All arrays are [A, T], positions [A, T, 2].
+    """
     short = (length < LANE_HEADING_M) & valid
     agents = short.any(1).nonzero()[0]
-    first = position[agents, valid[agents].argmax(1)]
+    first_position = position[agents, valid[agents].argmax(1)]
+
+    # Pairs of an agent and a segment near it. A bounding box is faster to compare than a distance.
     start, end, _ = lanes.segments()
-    x, y = first.T[..., None]
-    margin = 1.01 * LANE_DISTANCE_M  # comparisons are faster than distances
-    low, high = (
-        (np.minimum(start, end) - margin).T.copy(),
-        (np.maximum(start, end) + margin).T.copy(),
-    )
-    candidates = np.flatnonzero((x >= low[0]) & (x <= high[0]) & (y >= low[1]) & (y <= high[1]))
+    margin = 1.01 * LANE_DISTANCE_M
+    low = (np.minimum(start, end) - margin).T.copy()
+    high = (np.maximum(start, end) + margin).T.copy()
+    x, y = first_position.T[..., None]
+    inside_x = (x >= low[0]) & (x <= high[0])
+    inside_y = (y >= low[1]) & (y <= high[1])
+    candidates = np.flatnonzero(inside_x & inside_y)
     agent, segment = np.divmod(candidates, max(len(start), 1))
     distance = distance_to_segments(
-        first.take(agent, 0), start.take(segment, 0), end.take(segment, 0)
+        first_position.take(agent, 0), start.take(segment, 0), end.take(segment, 0)
     )
-    order = distance.argsort(kind="stable")[
-        ::-1
-    ]  # nearest last: of repeated indices, the last assignment remains
+
+    # Assign the nearest segment last: of repeated indices, the last assignment remains.
+    order = distance.argsort(kind="stable")[::-1]
     order = order[distance[order] <= LANE_DISTANCE_M]
     along = (end - start)[segment[order]]
     direction = np.full(len(valid), np.nan)
     direction[agents[agent[order]]] = np.arctan2(along[:, 1], along[:, 0])
+
     heading = np.where(length < NOISE_M, 0.0, heading)
-    return np.where(short & ~np.isnan(direction)[:, None], direction[:, None], heading)
+    has_lane = ~np.isnan(direction)[:, None]
+    return np.where(short & has_lane, direction[:, None], heading)
 
 
-# ---- vector maps ---------------------------------------------------------------------------------------------------
+# ---- vector maps ---------------------------------------------------------------------------------
+
+
+def _map_file(raw: Path, city: str, path: Path) -> Path:
+    """Vector map of the city of a sequence; SceneError without one."""
+    files = _map_files(raw)
+    if city not in files:
+        known = ", ".join(sorted(files)) or "none"
+        name = repr(city[:40])[1:-1]  # may hold a line break
+        raise SceneError(
+            f"{path}: CITY_NAME: no map_files/pruned_argoverse_{name}_*_vector_map.xml "
+            f"(cities: {known})"
+        )
+    return files[city]
 
 
 @lru_cache(maxsize=64)
 def _map_files(raw: Path) -> dict[str, Path]:
-    """Vector map of each city; `map_files` may be in the raw folder, in a split, or next to the raw folder."""
+    """Vector map of each city.
+
+    The folder `map_files` may be in the raw folder, in a split, or next to the raw folder.
+    """
     folders = [raw / "map_files", *sorted(raw.glob("*/map_files")), raw.parent / "map_files"]
     files: dict[str, Path] = {}
-    for path in (
-        path
-        for folder in folders
-        for path in sorted(folder.glob("pruned_argoverse_*_vector_map.xml"))
-    ):
-        if match := re.fullmatch(r"pruned_argoverse_(\w+)_\d+_vector_map\.xml", path.name):
-            files.setdefault(match[1], path)
+    for folder in folders:
+        for path in sorted(folder.glob("pruned_argoverse_*_vector_map.xml")):
+            match = re.fullmatch(r"pruned_argoverse_(\w+)_\d+_vector_map\.xml", path.name)
+            if match:
+                files.setdefault(match[1], path)
     return files
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A lane of a vector map."""
+
+    lane_id: int
+    flags: int  # LaneFlag
+    points: list[tuple[float, float]]  # x, y in metres
+    links: list[tuple[int, int, int]]  # (lane id, lane id, EdgeKind), from this lane
 
 
 @cached_by_file(8)
 def load_map(path: Path) -> VectorMap:
-    """All lanes of a city; SceneError unless the file is XML, and the lanes have two or more points at known nodes."""
-    nodes: dict[str, tuple[float, float]] = {}
-    heads: list[tuple[int, int, int]] = []
-    links: list[tuple[int, int | None, int]] = []
-    points: list[tuple[float, float]] = []
-    lengths: list[int] = []
+    """All lanes of a city.
+
+    SceneError unless the file is XML with lanes that have two or more different points each.
+    """
     try:
-        for element in xml_elements(path, MAX_MAP_BYTES, ("node", "way")):
-            if element.tag == "node":
-                value = element.attrib
-                nodes[value["id"]] = float(value["x"]), float(value["y"])
-            else:
-                head, tags = _lane(element)
-                heads.append(head)
-                line = [nodes[nd.attrib["ref"]] for nd in element.iter("nd")]
-                points += line
-                lengths.append(len(line))
-                links += [
-                    (head[0], int(v), int(_LINKS[k]))
-                    for k, v in tags
-                    if k in _LINKS and v != "None"
-                ]
-            element.clear()  # frees memory
+        lanes = _read_lanes(path)
     except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
+        problem = f"{type(error).__name__}: {one_line(error)}"
+        raise SceneError(f"{path}: not a vector map: {problem}") from error
+    if not lanes:
+        raise SceneError(f"{path}: way: no lanes")
+    if len({lane.lane_id for lane in lanes}) < len(lanes):
+        raise SceneError(f"{path}: way: two lanes of one lane_id")
+
+    # Points that repeat the previous point of their lane are dropped.
+    lengths = [len(lane.points) for lane in lanes]
+    all_points = chain.from_iterable(lane.points for lane in lanes)
+    point = np.array(list(all_points)).reshape(-1, 2)
+    lane_index = np.arange(len(lanes)).repeat(lengths)
+    keep = np.ones(len(point), bool)
+    keep[1:] = (lane_index[1:] != lane_index[:-1]) | (point[1:] != point[:-1]).any(1)
+    point = point[keep]
+    lane_index = lane_index[keep]
+
+    num_points = np.bincount(lane_index, minlength=len(lanes))
+    far = ~(np.abs(point) <= MAX_ORIGIN_M).all(1)  # also NaN
+    num_far = np.bincount(lane_index, far, len(lanes))
+    broken = (num_points < 2) | (num_far > 0)
+    if broken.any():
+        lane_id = lanes[broken.argmax()].lane_id
         raise SceneError(
-            f"{path}: not a vector map: {type(error).__name__}: {one_line(error)}"
-        ) from error
-    if not 0 < len(heads) == len({head[0] for head in heads}):
-        raise SceneError(f"{path}: way: {'two lanes of one lane_id' if heads else 'no lanes'}")
-    point, lane = np.array(points).reshape(-1, 2), np.arange(len(heads)).repeat(lengths)
-    changes = np.ones(len(point), bool)  # False where a point repeats the previous one
-    changes[1:] = (lane[1:] != lane[:-1]) | (point[1:] != point[:-1]).any(1)
-    point, lane = point[changes], lane[changes]
-    length, far = (
-        np.bincount(lane, weight, len(heads))
-        for weight in (None, ~(np.abs(point) <= MAX_ORIGIN_M).all(1))
-    )
-    if (broken := (length < 2) | (far > 0)).any():
-        lane_id = heads[broken.argmax()][0]
-        raise SceneError(
-            f"{path}: lane {lane_id}: expected two different points within {MAX_ORIGIN_M:g} m of zero"
+            f"{path}: lane {lane_id}: "
+            f"expected two different points within {MAX_ORIGIN_M:g} m of zero"
         )
-    return build_map(heads, length, point, links)
+    heads = [(lane.lane_id, int(PolylineKind.LANE_VEHICLE), lane.flags) for lane in lanes]
+    links = chain.from_iterable(lane.links for lane in lanes)
+    return build_map(heads, num_points, point, links)
 
 
-def _lane(way: ElementTree.Element) -> tuple[tuple[int, int, int], list[tuple[str, str]]]:
-    """Id, kind and flags of a lane, and its tags."""
-    lane_id, tags = (
-        int(way.attrib["lane_id"]),
-        [(tag.attrib["k"], tag.attrib["v"]) for tag in way.iter("tag")],
-    )
+def _read_lanes(path: Path) -> list[_Lane]:
+    """The ways of a file as lanes; ParseError, KeyError, ValueError or OSError for another file."""
+    nodes: dict[str, tuple[float, float]] = {}
+    lanes: list[_Lane] = []
+    for element in xml_elements(path, MAX_MAP_BYTES, ("node", "way")):
+        if element.tag == "node":
+            value = element.attrib
+            nodes[value["id"]] = (float(value["x"]), float(value["y"]))
+        else:
+            lanes.append(_parse_lane(element, nodes))
+        element.clear()  # frees memory
+    return lanes
+
+
+def _parse_lane(way: ElementTree.Element, nodes: dict[str, tuple[float, float]]) -> _Lane:
+    """The lane of an element (KeyError: something is missing, ValueError: something is wrong)."""
+    lane_id = int(way.attrib["lane_id"])
+    tags = [(tag.attrib["k"], tag.attrib["v"]) for tag in way.iter("tag")]
     value = dict(tags)
     if not -(2**63) <= lane_id < 2**63:
         raise ValueError("way: lane_id: not within 64 bits")
-    if (turn := value.get("turn_direction", "NONE")) not in _TURNS:
+    turn = value.get("turn_direction", "NONE")
+    if turn not in _TURNS:
         raise ValueError(f"lane {lane_id}: turn_direction: unknown value {turn[:40]!r}")
-    flags = int(_TURNS[turn]) + sum(
-        int(flag) for name, flag in _FLAGS.items() if value.get(name) == "True"
-    )
-    return (lane_id, int(PolylineKind.LANE_VEHICLE), flags), tags
+    flags = int(_TURNS[turn])
+    for name, flag in _FLAGS.items():
+        if value.get(name) == "True":
+            flags |= int(flag)
+    points = [nodes[nd.attrib["ref"]] for nd in way.iter("nd")]
+    links = []
+    for name, other in tags:  # a lane may have several successors and predecessors
+        if name in _LINKS and other != "None":
+            links.append((lane_id, int(other), int(_LINKS[name])))
+    return _Lane(lane_id, flags, points, links)

@@ -1,4 +1,4 @@
-"""The map of a scene during reading: ragged polylines and typed edges, float64 in the city frame."""
+"""The map of a scene while it is read: ragged polylines and typed edges in the city frame."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from trajformer.scenes.scene import PolylineKind
 
 @dataclass(frozen=True, eq=False)
 class VectorMap:
-    """M polylines with P points, and E edges between them; fields as in `Scene`, but float64 metres in the city frame."""
+    """M polylines with P points in total, and E edges between polylines.
+
+    The fields are those of `Scene`, but points are float64 metres in the city frame.
+    """
 
     polyline_id: np.ndarray  # int64 [M]
     polyline_kind: np.ndarray  # uint8 [M]
@@ -31,6 +34,7 @@ class VectorMap:
         length = self.polyline_offset[chosen + 1] - start
         offset = np.zeros(len(chosen) + 1, np.int32)
         length.cumsum(out=offset[1:])
+        # An edge remains if both of its polylines do; -1 marks the others.
         new_index = np.full(len(keep), -1, np.int32)
         new_index[chosen] = np.arange(len(chosen))
         inner = (new_index[self.edge[0]] >= 0).nonzero()[0]
@@ -49,35 +53,43 @@ class VectorMap:
         """Polylines within radius_m of any of the positions [n, 2], and the edges between them."""
         if not (len(positions) and len(self.polyline_id)):
             return self.select(np.zeros(len(self.polyline_id), bool))
-        low, high = positions.min(0) - radius_m, positions.max(0) + radius_m
+        # Distances to segments are expensive: polylines with a distant bounding box need none.
+        low = positions.min(0) - radius_m
+        high = positions.max(0) + radius_m
         box_low, box_high = self._boxes
-        inside = (
-            (box_high[0] >= low[0])
-            & (box_low[0] <= high[0])
-            & (box_high[1] >= low[1])
-            & (box_low[1] <= high[1])
-        )
-        start, end, owner = self.segments(inside.nonzero()[0])
+        inside_x = (box_high[0] >= low[0]) & (box_low[0] <= high[0])
+        inside_y = (box_high[1] >= low[1]) & (box_low[1] <= high[1])
+        candidates = (inside_x & inside_y).nonzero()[0]
+        start, end, polyline = self.segments(candidates)
         keep = np.zeros(len(self.polyline_id), bool)
         for query in (positions[-1:], positions):  # one position decides for most polylines
-            rest = (~keep[owner]).nonzero()[0]
-            distance = distance_to_segments(
-                query[:, None], start.take(rest, 0), end.take(rest, 0)
-            ).min(0)
-            keep[owner[rest[distance <= radius_m]]] = True
+            rest = (~keep[polyline]).nonzero()[0]
+            rest_start = start.take(rest, 0)
+            rest_end = end.take(rest, 0)
+            distance = distance_to_segments(query[:, None], rest_start, rest_end).min(0)
+            near = rest[distance <= radius_m]
+            keep[polyline[near]] = True
         return self.select(keep)
 
     @cached_property
     def _boxes(self) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest x and y [2, M] of each polyline."""
-        first, axes = self.polyline_offset[:-1], np.ascontiguousarray(self.point.T)
-        return np.minimum.reduceat(axes, first, axis=1), np.maximum.reduceat(axes, first, axis=1)
+        first = self.polyline_offset[:-1]
+        axes = np.ascontiguousarray(self.point.T)
+        low = np.minimum.reduceat(axes, first, axis=1)
+        high = np.maximum.reduceat(axes, first, axis=1)
+        return low, high
 
     def segments(
         self, polylines: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Start [S, 2], end [S, 2] and polyline [S] of each straight segment of some polylines (int64 [m]) or of all."""
-        polylines = np.arange(len(self.polyline_id)) if polylines is None else polylines
+        """The straight segments of some polylines (int64 [m]), by default of all.
+
+        Returns:
+            start float64 [S, 2], end float64 [S, 2] and index of the polyline int64 [S].
+        """
+        if polylines is None:
+            polylines = np.arange(len(self.polyline_id))
         first = self.polyline_offset[polylines]
         count = self.polyline_offset[polylines + 1] - first - 1
         index = _ranges(first, count)
@@ -86,8 +98,11 @@ class VectorMap:
 
 def _ranges(start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """The whole numbers from `start` to `start + length`, one range after the other."""
+    if not len(length):
+        return np.arange(0)
     end = length.cumsum()
-    return np.arange(end[-1] if len(end) else 0) + (start - end + length).repeat(length)
+    shift = start - (end - length)  # from the index in the result to the number
+    return np.arange(end[-1]) + shift.repeat(length)
 
 
 def build_map(
@@ -98,19 +113,25 @@ def build_map(
 ) -> VectorMap:
     """Combine polylines and the links between lanes.
 
-    `heads` are raw id, `PolylineKind` and `LaneFlag` bits of M polylines, with unique ids among lanes of all kinds; `lengths`
-    their numbers of points; `point` the concatenated points, float64 [P, 2], metres in the city frame; `links` (lane id, lane id
-    or None, `EdgeKind`). Links to absent lanes and repeated links are dropped.
+    Args:
+        heads: raw id, `PolylineKind` and `LaneFlag` bits of each of M polylines; an id is unique
+            among the lanes of all kinds.
+        lengths: number of points of each polyline.
+        point: float64 [P, 2], the concatenated points, metres in the city frame.
+        links: (lane id, lane id or None, `EdgeKind`). Repeated links and links to absent lanes are
+            dropped.
     """
-    last_lane, count = int(PolylineKind.LANE_BIKE), len(heads)
-    index: dict[int | None, int] = {
-        head[0]: index for index, head in enumerate(heads) if head[1] <= last_lane
-    }
-    keys = [
-        (index[a] * count + index[b]) * 4 + kind
-        for a, b, kind in links
-        if a in index and b in index
-    ]
+    count = len(heads)
+    last_lane_kind = int(PolylineKind.LANE_BIKE)
+    index: dict[int | None, int] = {}
+    for number, (polyline_id, kind, _) in enumerate(heads):
+        if kind <= last_lane_kind:
+            index[polyline_id] = number
+    keys = []
+    for from_id, to_id, kind in links:
+        if from_id in index and to_id in index:
+            pair = index[from_id] * count + index[to_id]
+            keys.append(pair * 4 + kind)
     return join_map(heads, lengths, point, keys)
 
 
@@ -120,12 +141,15 @@ def join_map(
     point: np.ndarray,
     keys: Iterable[int],
 ) -> VectorMap:
-    """As `build_map`, with each link from polyline i to j as one number, (i * M + j) * 4 + `EdgeKind`."""
-    known = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
-    key = np.fromiter(known, np.int64, len(known))
-    head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
+    """As `build_map`, with one number for each link.
+
+    The number of a link from polyline i to polyline j is (i * M + j) * 4 + `EdgeKind`.
+    """
+    unique = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
+    key = np.fromiter(unique, np.int64, len(unique))
     edge = np.empty((2, len(key)), np.int32)
     edge[0], edge[1] = np.divmod(key >> 2, max(len(heads), 1))
+    head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     offset = np.zeros(len(heads) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
     return VectorMap(
@@ -144,21 +168,28 @@ NO_MAP = build_map([], [], np.zeros((0, 2)), [])
 
 def without_repeats(points: np.ndarray) -> np.ndarray:
     """Points [p, 2] without consecutive duplicates."""
-    return (
-        points[np.concatenate([[True], (np.diff(points, axis=0) != 0).any(1)])]
-        if len(points)
-        else points
-    )
+    if not len(points):
+        return points
+    moved = (np.diff(points, axis=0) != 0).any(1)
+    keep = np.append(True, moved)
+    return points[keep]
 
 
 def distance_to_segments(query: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Distances in metres from points query [..., 2] to straight segments start, end [S, 2]; `...` is broadcast with S."""
-    (from_x, from_y), (along_x, along_y) = start.T.copy(), (end - start).T.copy()
-    length = np.maximum(along_x * along_x + along_y * along_y, 1e-12)
-    x, y = query[..., 0] - from_x, query[..., 1] - from_y
-    share = np.clip((x * along_x + y * along_y) / length, 0.0, 1.0)
-    x -= share * along_x
-    y -= share * along_y
+    """Distances in metres from points to straight segments.
+
+    `query` is [..., 2], `start` and `end` are [S, 2]; the axes `...` are broadcast with S.
+    """
+    # Contiguous x and y, and updates in place, make this several times faster.
+    from_x, from_y = start.T.copy()
+    along_x, along_y = (end - start).T.copy()
+    squared_length = np.maximum(along_x * along_x + along_y * along_y, 1e-12)
+    x = query[..., 0] - from_x
+    y = query[..., 1] - from_y
+    fraction = (x * along_x + y * along_y) / squared_length  # of the segment, to the nearest point
+    fraction = np.clip(fraction, 0.0, 1.0)
+    x -= fraction * along_x
+    y -= fraction * along_y
     x *= x
     y *= y
     x += y

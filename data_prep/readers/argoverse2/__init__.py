@@ -1,1 +1,1 @@
-"""Argoverse 2: motion forecasting scenarios (`reader`), sensor logs (`sensor`) and the maps of both (`map`)."""
+"""Argoverse 2: scenarios (`reader`), sensor logs (`sensor`) and the maps of both (`map`)."""

@@ -1,8 +1,9 @@
-"""Argoverse 2 vector maps, `log_map_archive_*.json` of forecasting scenarios and sensor logs, to `VectorMap`.
+"""Argoverse 2 vector maps, `log_map_archive_*.json` of scenarios and sensor logs, to `VectorMap`.
 
-Centerlines equal the results of `ArgoverseStaticMap.get_lane_segment_centerline` in av2: ten points midway between the two
-evenly resampled boundaries. Like av2, the reader ignores the stored `centerline`: sensor maps lack it, and in forecasting
-maps it is rounded to a centimetre and differs by up to 0.4 m in tight turns.
+Centerlines equal the results of `ArgoverseStaticMap.get_lane_segment_centerline` in av2: ten points
+midway between the two evenly resampled boundaries. Like av2, the reader ignores the stored
+`centerline`: sensor maps lack it, and in forecasting maps it is rounded to a centimetre and differs
+by up to 0.4 m in tight turns.
 """
 
 from collections.abc import Collection
@@ -20,20 +21,23 @@ from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
 CENTERLINE_POINTS = 10
-_SHARES = np.linspace(0.0, 1.0, CENTERLINE_POINTS)
+_FRACTIONS = np.linspace(0.0, 1.0, CENTERLINE_POINTS)  # of the length of a boundary
 MAX_BYTES = 16 << 20  # about a hundred times the usual size
 _KINDS = {
     "VEHICLE": int(PolylineKind.LANE_VEHICLE),
     "BUS": int(PolylineKind.LANE_BUS),
     "BIKE": int(PolylineKind.LANE_BIKE),
 }
-_CROSSWALK, _DRIVABLE_AREA = int(PolylineKind.CROSSWALK), int(PolylineKind.DRIVABLE_AREA)
-_SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
-_FLAGS = (0, int(LaneFlag.INTERSECTION))  # index: `is_intersection`
+_CROSSWALK = int(PolylineKind.CROSSWALK)
+_DRIVABLE_AREA = int(PolylineKind.DRIVABLE_AREA)
+# Plain numbers, because arithmetic with members of an enumeration is slow.
+_SUCCESSOR = int(EdgeKind.SUCCESSOR)
+_PREDECESSOR = int(EdgeKind.PREDECESSOR)
+_LEFT = int(EdgeKind.LEFT)
+_RIGHT = int(EdgeKind.RIGHT)
 _Id = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Ids = Annotated[
-    list[_Id], Meta(max_length=100)
-]  # lanes have a few; decoded lists take far more memory than the text
+# A lane has a few neighbors. Decoded lists take far more memory than their text.
+_Ids = Annotated[list[_Id], Meta(max_length=100)]
 
 
 class _Point(msgspec.Struct, gc=False):
@@ -76,55 +80,89 @@ class _Archive(msgspec.Struct, gc=False):
 
 _decoder = msgspec.json.Decoder(_Archive)  # also checks every field
 _encoder = msgspec.msgpack.Encoder()
-# A point as MessagePack: the mark of a map, then for each of x, y, z a key of two bytes, the mark of a float and the float.
+# A point as MessagePack: the mark of a map (1 byte), then for each of x, y and z a key (2 bytes),
+# the mark of a float (1 byte) and the float (8 bytes).
 _PACKED_POINT = np.dtype(
-    {"names": ["x", "y", "z"], "formats": [">f8"] * 3, "offsets": [4, 15, 26], "itemsize": 34}
+    {
+        "names": ["x", "y", "z"],
+        "formats": [">f8", ">f8", ">f8"],
+        "offsets": [4, 15, 26],
+        "itemsize": 34,
+    }
 )
 
 
 def read_map(path: Path) -> VectorMap:
-    """Lanes with edges, crosswalks and drivable areas (closed rings) of a map file; a SceneError names file and entry."""
+    """Lanes with edges, crosswalks and drivable areas (closed rings) of a map file.
+
+    A SceneError names the file and the entry.
+    """
     archive = _decode(path)
-    sections = {name: getattr(archive, name).values() for name in _Archive.__struct_fields__}
-    for name, entries in sections.items():
-        if (distinct := len({entry.id for entry in entries})) < len(entries):
-            raise SceneError(f"{path}: {name}: {len(entries)} entries with {distinct} ids")
-    lanes, crossings, areas = sections.values()
-    heads = [(lane.id, _KINDS[lane.lane_type], _FLAGS[lane.is_intersection]) for lane in lanes]
-    heads += [(crossing.id, _CROSSWALK, 0) for crossing in crossings] + [
-        (area.id, _DRIVABLE_AREA, 0) for area in areas
-    ]
-    boundaries = [
-        line for lane in lanes for line in (lane.left_lane_boundary, lane.right_lane_boundary)
-    ]
-    rings = [[*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]] for crossing in crossings]
-    rings += [[*area.area_boundary, area.area_boundary[0]] for area in areas]
-    counts = np.array([len(line) for line in boundaries], np.int64)
-    points, split = _points([*chain(*boundaries, *rings)], path), int(counts.sum())
-    even = resample(points[:, :split], counts)
-    center = (even[::2] + even[1::2]) / 2  # boundaries alternate: left, right
-    lengths = [CENTERLINE_POINTS] * len(lanes) + [len(ring) for ring in rings]
-    point = np.concatenate([center.reshape(-1, 2), points[:2, split:].T])
+    lanes = archive.lane_segments.values()
+    crossings = archive.pedestrian_crossings.values()
+    areas = archive.drivable_areas.values()
+    _check_ids(lanes, "lane_segments", path)
+    _check_ids(crossings, "pedestrian_crossings", path)
+    _check_ids(areas, "drivable_areas", path)
+
+    heads = []  # id, kind and flags of each polyline
+    lines: list[list[_Point]] = []  # the boundaries of all lanes, then the rings
+    for lane in lanes:
+        flags = int(LaneFlag.INTERSECTION) if lane.is_intersection else 0
+        heads.append((lane.id, _KINDS[lane.lane_type], flags))
+        lines.append(lane.left_lane_boundary)
+        lines.append(lane.right_lane_boundary)
+    for crossing in crossings:
+        heads.append((crossing.id, _CROSSWALK, 0))
+        lines.append([*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]])
+    for area in areas:
+        heads.append((area.id, _DRIVABLE_AREA, 0))
+        lines.append([*area.area_boundary, area.area_boundary[0]])
+
+    num_points = np.array([len(line) for line in lines], np.int64)
+    num_boundaries = 2 * len(lanes)
+    boundary_points = num_points[:num_boundaries]
+    ring_points = num_points[num_boundaries:]
+    points = _points(list(chain.from_iterable(lines)), path)
+    split = int(boundary_points.sum())  # points of boundaries, then points of rings
+    even = resample_boundaries(points[:, :split], boundary_points)
+    left = even[::2]
+    right = even[1::2]
+    center = (left + right) / 2
+    ring = points[:2, split:].T
+    lengths = [CENTERLINE_POINTS] * len(lanes) + ring_points.tolist()
+    point = np.concatenate([center.reshape(-1, 2), ring])
     return join_map(heads, lengths, point, _link_keys(lanes, len(heads)))
 
 
-def _link_keys(lanes: Collection[_Lane], count: int) -> list[int]:
-    """The links of lanes, the first ones of `count` polylines, as `join_map` needs them; links to absent lanes are left out."""
+def _check_ids(
+    entries: Collection[_Lane] | Collection[_Crossing] | Collection[_Area], section: str, path: Path
+) -> None:
+    """SceneError if two entries of a section have the same id."""
+    ids = {entry.id for entry in entries}
+    if len(ids) < len(entries):
+        raise SceneError(f"{path}: {section}: {len(entries)} entries with {len(ids)} ids")
+
+
+def _link_keys(lanes: Collection[_Lane], num_polylines: int) -> list[int]:
+    """The links of lanes as numbers for `join_map`; links to absent lanes are left out.
+
+    The lanes are the first of `num_polylines` polylines.
+    """
     column: dict[int | None, int] = {lane.id: 4 * index for index, lane in enumerate(lanes)}
-    find = column.get
     keys: list[int] = []
     for index, lane in enumerate(lanes):
-        row = 4 * count * index
-        for other in lane.successors:
-            if (to := find(other)) is not None:
-                keys.append(row + to + _SUCCESSOR)
-        for other in lane.predecessors:
-            if (to := find(other)) is not None:
-                keys.append(row + to + _PREDECESSOR)
-        if (to := find(lane.left_neighbor_id)) is not None:
-            keys.append(row + to + _LEFT)
-        if (to := find(lane.right_neighbor_id)) is not None:
-            keys.append(row + to + _RIGHT)
+        row = 4 * num_polylines * index
+        for lane_id in lane.successors:
+            if lane_id in column:
+                keys.append(row + column[lane_id] + _SUCCESSOR)
+        for lane_id in lane.predecessors:
+            if lane_id in column:
+                keys.append(row + column[lane_id] + _PREDECESSOR)
+        if lane.left_neighbor_id in column:
+            keys.append(row + column[lane.left_neighbor_id] + _LEFT)
+        if lane.right_neighbor_id in column:
+            keys.append(row + column[lane.right_neighbor_id] + _RIGHT)
     return keys
 
 
@@ -140,16 +178,17 @@ def _decode(path: Path) -> _Archive:
 
 
 def _locate_error(data: bytes, message: str) -> str:
-    """The first error of a JSON document that is no map, with the key of the invalid entry; else the message."""
+    """The first invalid entry of a JSON document and its error; without one, the message."""
     where = "map"
-    kinds = {"lane_segments": _Lane, "pedestrian_crossings": _Crossing, "drivable_areas": _Area}
+    sections = {"lane_segments": _Lane, "pedestrian_crossings": _Crossing, "drivable_areas": _Area}
     try:
-        sections = msgspec.json.decode(data, type=dict[str, Raw])
-        for where, kind in kinds.items():
-            for key, entry in msgspec.json.decode(
-                sections.get(where, b"null"), type=dict[str, Raw]
-            ).items():
-                where = f"{where.partition('[')[0]}[{repr(key[:40])[1:-1]}]"
+        document = msgspec.json.decode(data, type=dict[str, Raw])
+        for section, kind in sections.items():
+            where = section
+            text = document.get(section, b"null")
+            for key, entry in msgspec.json.decode(text, type=dict[str, Raw]).items():
+                printable_key = repr(key[:40])[1:-1]
+                where = f"{section}[{printable_key}]"
                 msgspec.json.decode(entry, type=kind)
     except msgspec.ValidationError as error:
         return f"{where}: {one_line(error)}"
@@ -157,42 +196,54 @@ def _locate_error(data: bytes, message: str) -> str:
 
 
 def _points(points: list[_Point], path: Path) -> np.ndarray:
-    """x, y and z [3, P] of the points."""
-    packed = _encoder.encode(points)  # several times faster than converting a list
-    fields = np.frombuffer(
-        packed, _PACKED_POINT, len(points), len(packed) - _PACKED_POINT.itemsize * len(points)
-    )
+    """x, y and z, float64 [3, P]; SceneError if a point is too far away.
+
+    The detour over MessagePack is several times faster than the conversion of a list.
+    """
+    packed = _encoder.encode(points)
+    header_bytes = len(packed) - _PACKED_POINT.itemsize * len(points)
+    fields = np.frombuffer(packed, _PACKED_POINT, len(points), header_bytes)
     point = np.empty((3, len(points)))
-    point[0], point[1], point[2] = fields["x"], fields["y"], fields["z"]
+    point[0] = fields["x"]
+    point[1] = fields["y"]
+    point[2] = fields["z"]
     if not np.abs(point).max(initial=0.0) <= MAX_ORIGIN_M:
         raise SceneError(f"{path}: a point over {MAX_ORIGIN_M:g} m from zero")
     return point
 
 
-def resample(point: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Ten points [L, 10, 2], evenly spaced by arc length along each of L lines; a line of one point repeats it.
+def resample_boundaries(point: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Ten points on each of L lines, evenly spaced by arc length; a line of one point repeats it.
 
     Args:
-        point: float64 [3, P], x, y and z of the concatenated lines; as in av2, the arc length includes the slope.
-        length: int64 [L], points of each, at least one.
+        point: float64 [3, P], x, y and z of the concatenated lines. As in av2, the arc length
+            includes the slope.
+        length: int64 [L], number of points of each line, at least one.
+
+    Returns:
+        x and y, float64 [L, 10, 2].
     """
     if not len(length):
         return np.zeros((0, CENTERLINE_POINTS, 2))
-    start = length.cumsum() - length
+    first = length.cumsum() - length
     along = point[:, 1:] - point[:, :-1]
     along *= along
     step = np.zeros(point.shape[1])
     np.sqrt(along[0] + along[1] + along[2], out=step[1:])
-    step[start] = 0.0
+    step[first] = 0.0
     arc = step.cumsum()
-    begin, total = arc[start], arc[start + length - 1]
-    total -= begin
-    # one common axis for all lines: the relative arc length of line i, 0 to 1, is at 2 i to 2 i + 1
+    begin = arc[first]
+    total = arc[first + length - 1] - begin
+    # All lines share one axis, so that one interpolation is enough: line i is at 2 i to 2 i + 1,
+    # where the fractional part is the relative arc length.
     base = 2.0 * np.arange(len(length))
     arc -= begin.repeat(length)
     arc /= np.maximum(total, 1e-9).repeat(length)
     arc += base.repeat(length)
-    sampled = base[:, None] + _SHARES * (total[:, None] > 0)
+    has_length = total[:, None] > 0
+    sampled = base[:, None] + _FRACTIONS * has_length
     plane = np.empty(point.shape[1], np.complex128)  # x and y share one search
-    plane.real, plane.imag = point[0], point[1]
-    return np.interp(sampled, arc, plane).view(np.float64).reshape(-1, CENTERLINE_POINTS, 2)
+    plane.real = point[0]
+    plane.imag = point[1]
+    even = np.interp(sampled, arc, plane)
+    return even.view(np.float64).reshape(-1, CENTERLINE_POINTS, 2)

@@ -1,7 +1,8 @@
-"""Argoverse 2 motion forecasting, `RAW/<split>/<uuid>/scenario_<uuid>.parquet` and a map in the same folder, to `Scene`.
+"""Reader of Argoverse 2 motion forecasting: a parquet file and a map for each scenario.
 
-A scenario has 50 observed steps, then 60 to predict. Only the rows of a file are used, not its metadata: test files with
-50 steps still declare 110 timestamps. Some files store `timestep` as a float.
+A scenario has 50 observed steps, then 60 to predict. Only the rows of a file are used, not its
+metadata: test files with 50 steps still declare 110 timestamps. Some files store `timestep` as a
+float.
 """
 
 from collections.abc import Generator
@@ -19,14 +20,16 @@ from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
 
 PERIOD_S = 0.1
-NUM_HISTORY, NUM_FUTURE = 50, 60
+NUM_HISTORY = 50
+NUM_FUTURE = 60
 EGO_ID = "AV"
 _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
-_ROLES = np.array(
+_ROLES = np.array(  # by `object_category`: fragment, unscored, scored, focal
     [AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8
 )
+# Limits are about a hundred times the usual size. The codecs are those of the published files; they
+# expand at most 21 times, also if the metadata is wrong.
 MAX_TRACKS = 5_000
-# Sizes of about a hundred times the usual one. The codecs, as published, expand at most 21 times, also if the metadata is wrong.
 _BOUNDS = columns.ParquetBounds(
     file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000, codecs=("SNAPPY", "UNCOMPRESSED")
 )
@@ -54,8 +57,9 @@ class Argoverse2(StagedReader):
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders of a raw folder with at least one scenario."""
+        folders = raw.iterdir()
         return sorted(
-            path.name for path in raw.iterdir() if next(path.glob("*/scenario_*.parquet"), None)
+            folder.name for folder in folders if next(folder.glob("*/scenario_*.parquet"), None)
         )
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
@@ -69,47 +73,74 @@ class Argoverse2(StagedReader):
         scene_id = path.stem.removeprefix("scenario_")
         table = columns.read_parquet(path, _LIMITS, _TEXT, _BOUNDS)
         yield
+
         number = columns.numbers_within(table, _LIMITS, path)
-        step = columns.whole_numbers(
-            number["timestep"], NUM_HISTORY + NUM_FUTURE - 1, f"{path}: timestep"
-        )
-        last_step = int(step.max())
-        if step.min() == last_step:
-            raise SceneError(f"{path}: timestep: one step only")
-        agent_id, first, agent = columns.groups(table["track_id"])
+        step, num_steps = _steps(number["timestep"], path)
+        agent_id, first_row, agent = columns.groups(table["track_id"])
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
-        num_steps = NUM_HISTORY if last_step < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
         cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: timestep")
-        kind = columns.translate(
-            columns.values_at(table["object_type"], first), _KINDS, "object_type", path
-        )
+        types = columns.values_at(table["object_type"], first_row)
+        kind = columns.translate(types, _KINDS, "object_type", path)
         category = columns.whole_numbers(
-            number["object_category"][first], len(_ROLES) - 1, f"{path}: object_category"
+            number["object_category"][first_row], len(_ROLES) - 1, f"{path}: object_category"
         )
-        role, observed = _ROLES[category], valid[:, :NUM_HISTORY]
-        seen = observed.any(1)
-        if not seen.any():
-            raise SceneError(f"{path}: timestep: no track has an observed step")
-        # the origin is the last observed position of the focal agent, else of the ego vehicle, else of the first agent
-        rank = 2 * (role == int(AgentRole.FOCAL))
-        if EGO_ID in agent_id:
-            rank[agent_id.index(EGO_ID)] += 1
-        chosen = int(np.where(seen, rank, -1).argmax())
-        row = (cell == chosen * num_steps + observed[chosen].nonzero()[0][-1]).argmax()
-        x, y, heading = number["position_x"], number["position_y"], number["heading"]
-        origin = np.array([x[row], y[row]])
-        heading = heading if np.abs(heading).max() <= np.pi else wrap(heading)
-        position = np.stack([x - origin[0], y - origin[1]], -1, dtype=np.float32)
+        role = _ROLES[category]
+
+        # Positions become float32 relative to the origin, then rows become arrays [A, T].
+        origin_agent, origin_step = _origin(agent_id, role, valid, path)
+        origin_row = (cell == origin_agent * num_steps + origin_step).argmax()
+        x = number["position_x"]
+        y = number["position_y"]
+        origin = np.array([x[origin_row], y[origin_row]])
+        xy = np.stack([x - origin[0], y - origin[1]], -1, dtype=np.float32)
+        heading = number["heading"]
+        if np.abs(heading).max() > np.pi:
+            heading = wrap(heading)
         velocity = np.stack([number["velocity_x"], number["velocity_y"]], -1, dtype=np.float32)
-        rows = position, heading.astype(np.float32), velocity
-        position, heading, velocity = (columns.fill(valid, cell, values) for values in rows)
         agents = columns.Agents(
-            agent_id, np.array(kind, np.uint8), role, position, heading, velocity, valid
+            agent_id,
+            np.array(kind, np.uint8),
+            role,
+            columns.fill(valid, cell, xy),
+            columns.fill(valid, cell, heading.astype(np.float32)),
+            columns.fill(valid, cell, velocity),
+            valid,
         )
         city = columns.only_value(table, "city", path)
-        del table, number
+        del table, number  # many scenes wait here: the generator must not hold their tables
         yield
+
         lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
-        return agents.scene(
-            (scene_id, self.name, split, city), (PERIOD_S, NUM_HISTORY, NUM_FUTURE), origin, lanes
-        )
+        name = (scene_id, self.name, split, city)
+        clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
+        return agents.scene(name, clock, origin, lanes)
+
+
+def _steps(timestep: np.ndarray, path: Path) -> tuple[np.ndarray, int]:
+    """Step of each row, int64 [n], and the number of steps T."""
+    step = columns.whole_numbers(timestep, NUM_HISTORY + NUM_FUTURE - 1, f"{path}: timestep")
+    last_step = int(step.max())
+    if step.min() == last_step:
+        raise SceneError(f"{path}: timestep: one step only")
+    num_steps = NUM_HISTORY if last_step < NUM_HISTORY else NUM_HISTORY + NUM_FUTURE
+    return step, num_steps
+
+
+def _origin(
+    agent_id: list[str], role: np.ndarray, valid: np.ndarray, path: Path
+) -> tuple[int, int]:
+    """Agent and step of the position that becomes the origin of the scene.
+
+    It is the last observed position of the focal agent, else of the ego vehicle, else of the first
+    agent. SceneError if no agent has an observed step.
+    """
+    observed = valid[:, :NUM_HISTORY]
+    is_observed = observed.any(1)
+    if not is_observed.any():
+        raise SceneError(f"{path}: timestep: no track has an observed step")
+    rank = 2 * (role == int(AgentRole.FOCAL))
+    if EGO_ID in agent_id:
+        rank[agent_id.index(EGO_ID)] += 1
+    agent = int(np.where(is_observed, rank, -1).argmax())
+    last_step = int(observed[agent].nonzero()[0][-1])
+    return agent, last_step

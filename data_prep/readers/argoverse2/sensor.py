@@ -1,15 +1,17 @@
-"""Argoverse 2 sensor logs, `RAW/<split>/<log>/` with annotations, poses and a map, cut into forecasting scenes.
+"""Reader of Argoverse 2 sensor logs: annotations, poses and a map, cut into forecasting scenes.
 
-Annotations are cuboids in the frame of the ego vehicle, one row per object and lidar sweep. `city_SE3_egovehicle.feather`
-holds the pose of the ego vehicle at the timestamp of each sweep. Their product is the pose of the object in the city.
+Annotations are cuboids in the frame of the ego vehicle, one row per object and lidar sweep.
+`city_SE3_egovehicle.feather` holds the pose of the ego vehicle at the timestamp of each sweep.
+Their product is the pose of the object in the city.
 
-A scene is a window of a log. Sweeps are 96 to 103 ms apart, but the positions of a track are as evenly spaced as with
-steps of 0.1 s. Tracks are smooth, so the velocity is the difference to the previous step: constant-velocity predictions
-have an error of 3.4 m after 3 s for moving vehicles (pedestrians 0.68 m), against 3.8 m (0.74 m) with the mean of five
-steps; a parabola through ten steps is as accurate as the difference.
+A scene is a window of a log. Sweeps are 96 to 103 ms apart, but the positions of a track are as
+evenly spaced as with steps of 0.1 s. Tracks are smooth, so the velocity is the difference to the
+previous step: constant-velocity predictions have an error of 3.4 m after 3 s for moving vehicles
+(pedestrians 0.68 m), against 3.8 m (0.74 m) with the mean of five steps; a parabola through ten
+steps is as accurate as the difference.
 
-Roles depend on the observed steps only, except for the focal agent `farthest`. Therefore a model may use them as inputs,
-and they exist when the future is unknown.
+Roles depend on the observed steps only, except for the focal agent `farthest`. Therefore a model
+may use them as inputs, and they exist when the future is unknown.
 """
 
 from collections.abc import Sequence
@@ -30,24 +32,22 @@ from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
-PERIOD_S, PERIOD_NS = 0.1, 100_000_000
+PERIOD_S = 0.1
+PERIOD_NS = 100_000_000
 ROOT_SPLIT = "logs"  # the split of logs directly in the raw folder
-ANNOTATIONS = (
-    "annotations.feather",
-    "annotations_with_ego.feather",
-)  # the second adds the ego vehicle as a track
+# The second name is of files that have the ego vehicle as a track, too.
+ANNOTATIONS = ("annotations.feather", "annotations_with_ego.feather")
 POSES = "city_SE3_egovehicle.feather"
-EGO, EGO_ID, EGO_CATEGORY = (
-    0,
-    "AV",
-    "EGO_VEHICLE",
-)  # the ego vehicle's index in a log, id and category
-MAX_BYTES, MAX_ROWS = 64 << 20, 1_000_000  # a hundred times the usual
+EGO = 0  # index of the ego vehicle in a log
+EGO_ID = "AV"
+EGO_CATEGORY = "EGO_VEHICLE"
+MAX_BYTES = 64 << 20  # a hundred times the usual size, as the next one
+MAX_ROWS = 1_000_000
 MAX_STEPS_PER_SWEEP = 10  # on average; sparser sweeps mean that a timestamp is wrong
-_QUATERNION, _TRANSLATION = ("qw", "qx", "qy", "qz"), ("tx_m", "ty_m", "tz_m")
-_LIMITS = dict.fromkeys(
-    (*_QUATERNION, *_TRANSLATION), 1e6
-)  # largest absolute values; a city is about 10 km wide
+_QUATERNION = ("qw", "qx", "qy", "qz")
+_TRANSLATION = ("tx_m", "ty_m", "tz_m")
+_POSE = (*_QUATERNION, *_TRANSLATION)
+_LIMITS = dict.fromkeys(_POSE, 1e6)  # largest absolute values; a city is about 10 km wide
 _TEXT = ("track_uuid", "category")
 _ROAD_USERS = (
     AgentKind.VEHICLE,
@@ -56,19 +56,37 @@ _ROAD_USERS = (
     AgentKind.CYCLIST,
     AgentKind.MOTORCYCLIST,
 )
-_CATEGORIES = {
-    AgentKind.VEHICLE: "REGULAR_VEHICLE LARGE_VEHICLE BOX_TRUCK TRUCK TRUCK_CAB VEHICULAR_TRAILER RAILED_VEHICLE",
-    AgentKind.BUS: "BUS SCHOOL_BUS ARTICULATED_BUS",
-    AgentKind.PEDESTRIAN: "PEDESTRIAN OFFICIAL_SIGNALER WHEELCHAIR",
-    AgentKind.CYCLIST: "BICYCLIST WHEELED_RIDER",  # wheeled riders stand on a scooter or a skateboard
-    AgentKind.MOTORCYCLIST: "MOTORCYCLIST",
-    AgentKind.RIDERLESS_BICYCLE: "BICYCLE",
-    AgentKind.CONSTRUCTION: "CONSTRUCTION_BARREL CONSTRUCTION_CONE MESSAGE_BOARD_TRAILER TRAFFIC_LIGHT_TRAILER",
-    AgentKind.STATIC: "BOLLARD SIGN STOP_SIGN MOBILE_PEDESTRIAN_CROSSING_SIGN MOTORCYCLE WHEELED_DEVICE",  # without a rider
-    AgentKind.UNKNOWN: "ANIMAL DOG STROLLER",
-}
 KINDS = {
-    category: kind for kind, categories in _CATEGORIES.items() for category in categories.split()
+    "REGULAR_VEHICLE": AgentKind.VEHICLE,
+    "LARGE_VEHICLE": AgentKind.VEHICLE,
+    "BOX_TRUCK": AgentKind.VEHICLE,
+    "TRUCK": AgentKind.VEHICLE,
+    "TRUCK_CAB": AgentKind.VEHICLE,
+    "VEHICULAR_TRAILER": AgentKind.VEHICLE,
+    "RAILED_VEHICLE": AgentKind.VEHICLE,
+    "BUS": AgentKind.BUS,
+    "SCHOOL_BUS": AgentKind.BUS,
+    "ARTICULATED_BUS": AgentKind.BUS,
+    "PEDESTRIAN": AgentKind.PEDESTRIAN,
+    "OFFICIAL_SIGNALER": AgentKind.PEDESTRIAN,
+    "WHEELCHAIR": AgentKind.PEDESTRIAN,
+    "BICYCLIST": AgentKind.CYCLIST,
+    "WHEELED_RIDER": AgentKind.CYCLIST,  # stands on a scooter or a skateboard
+    "MOTORCYCLIST": AgentKind.MOTORCYCLIST,
+    "BICYCLE": AgentKind.RIDERLESS_BICYCLE,
+    "CONSTRUCTION_BARREL": AgentKind.CONSTRUCTION,
+    "CONSTRUCTION_CONE": AgentKind.CONSTRUCTION,
+    "MESSAGE_BOARD_TRAILER": AgentKind.CONSTRUCTION,
+    "TRAFFIC_LIGHT_TRAILER": AgentKind.CONSTRUCTION,
+    "BOLLARD": AgentKind.STATIC,
+    "SIGN": AgentKind.STATIC,
+    "STOP_SIGN": AgentKind.STATIC,
+    "MOBILE_PEDESTRIAN_CROSSING_SIGN": AgentKind.STATIC,
+    "MOTORCYCLE": AgentKind.STATIC,  # without a rider
+    "WHEELED_DEVICE": AgentKind.STATIC,  # without a rider
+    "ANIMAL": AgentKind.UNKNOWN,
+    "DOG": AgentKind.UNKNOWN,
+    "STROLLER": AgentKind.UNKNOWN,
 }
 
 
@@ -80,13 +98,16 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         history_s: length of the observed part of a scene, seconds.
         future_s: length of the part to predict, seconds.
         stride_s: seconds between the starts of scenes.
-        focal: `nearest` = the scored agent nearest to the ego vehicle in the last observed step; `moving` = the scored agent
-            with the longest observed travel (it often leaves the range of the sensors before the scene ends); `farthest` =
-            the scored agent with the longest travel in the complete scene, which uses the future like published data sets;
-            `ego` = the ego vehicle; `none` = no agent.
-        min_observed_s: a road user in the last observed step is scored if it was observed for at least this time and ...
-        min_travel_m: ... if its distance from its first position reached this value; labels of parked cars move by 1 m.
-        map_radius_m: polylines within this distance of a scored agent or the ego vehicle in the last observed step are kept.
+        focal: `nearest` = the scored agent nearest to the ego vehicle in the last observed step;
+            `moving` = the scored agent with the longest observed travel (it often leaves the range
+            of the sensors before the scene ends); `farthest` = the scored agent with the longest
+            travel in the complete scene, which uses the future like published data sets; `ego` =
+            the ego vehicle; `none` = no agent.
+        min_observed_s: a road user in the last observed step is scored if it was observed for at
+            least this time and its travel reached `min_travel_m`.
+        min_travel_m: distance from the first position; labels of parked cars move by 1 m.
+        map_radius_m: polylines within this distance of a scored agent or the ego vehicle in the
+            last observed step are kept.
     """
 
     history_s: float = 5.0
@@ -98,77 +119,92 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
     map_radius_m: float = 100.0
     name: ClassVar[str] = "argoverse2_sensor"
     layout: ClassVar[str] = (
-        "RAW/<split>/<log>/annotations.feather with city_SE3_egovehicle.feather and map/log_map_archive_*.json"
+        "RAW/<split>/<log>/annotations.feather with city_SE3_egovehicle.feather "
+        "and map/log_map_archive_*.json"
     )
     published: ClassVar[dict[str, int]] = {}  # depends on the options
 
     def __post_init__(self) -> None:
         """Check that the times are whole steps."""
         super().__post_init__()
-        for name, minimum in (
-            ("history_s", 2 * PERIOD_S),
-            ("future_s", PERIOD_S),
-            ("stride_s", PERIOD_S),
-        ):
+        minima = {"history_s": 2 * PERIOD_S, "future_s": PERIOD_S, "stride_s": PERIOD_S}
+        for name, minimum in minima.items():
             value = getattr(self, name)
-            if not (value > minimum - 1e-6 and abs(value - PERIOD_S * _steps(value)) < 1e-6):
-                raise ConfigError(
-                    name,
-                    f"{value:g} s, expected a multiple of {PERIOD_S} s, at least {minimum:g} s",
-                )
+            is_whole = abs(value - PERIOD_S * _steps(value)) < 1e-6
+            if not (value > minimum - 1e-6 and is_whole):
+                expected = f"expected a multiple of {PERIOD_S} s, at least {minimum:g} s"
+                raise ConfigError(name, f"{value:g} s, {expected}")
         if self.min_observed_s > self.history_s:
-            raise ConfigError(
-                "min_observed_s",
-                f"{self.min_observed_s:g} s, expected 0 to history_s ({self.history_s:g} s)",
-            )
+            expected = f"expected 0 to history_s ({self.history_s:g} s)"
+            raise ConfigError("min_observed_s", f"{self.min_observed_s:g} s, {expected}")
 
     def splits(self, raw: Path) -> list[str]:
-        """Sub-folders with at least one annotated log (test logs have no annotations), and `logs` for logs directly in raw."""
-        folders = {
-            path.parent.parent
-            for name in ANNOTATIONS
-            for path in [*raw.glob(f"*/*/{name}"), *raw.glob(f"*/{name}")]
-        }
-        return sorted({ROOT_SPLIT if folder == raw else folder.name for folder in folders})
+        """Sub-folders with at least one annotated log, and `logs` for logs directly in raw.
+
+        Test logs have no annotations.
+        """
+        splits = set()
+        for name in ANNOTATIONS:
+            splits |= {path.parent.parent.name for path in raw.glob(f"*/*/{name}")}
+            if next(raw.glob(f"*/{name}"), None):
+                splits.add(ROOT_SPLIT)
+        return sorted(splits)
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Windows of all logs of the split, by first step; a log without a window is one input without a part."""
-        length, stride = _steps(self.history_s + self.future_s), _steps(self.stride_s)
+        """Windows of all logs by first step; a log without a window is one input without a part."""
+        length = _steps(self.history_s + self.future_s)
+        stride = _steps(self.stride_s)
 
-        def starts(path: Path) -> list[str]:
-            return [
-                f"{start:03d}" for start in range(0, count_steps(path) - length + 1, stride)
-            ] or [""]
+        def windows(path: Path) -> list[str]:
+            starts = range(0, count_steps(path) - length + 1, stride)
+            return [f"{start:03d}" for start in starts] or [""]
 
-        return list_parts(_annotations(raw, split), starts)
+        return list_parts(_annotations(raw, split), windows)
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one window of a log; SceneError also if the log is shorter than a window or has no agent to score."""
-        log, start = load_log(item.path), int(item.part or 0)
-        history, future = _steps(self.history_s), _steps(self.future_s)
+        """Read one window of a log.
+
+        SceneError also if the log is shorter than a window or has no agent to score.
+        """
+        log = load_log(item.path)
+        start = int(item.part or 0)
+        history = _steps(self.history_s)
+        future = _steps(self.future_s)
         window = slice(start, start + history + future)
-        if window.stop > log.valid.shape[1]:
-            length = f"{log.valid.shape[1]} steps of {PERIOD_S} s, a scene has {history + future}"
+        num_steps = log.valid.shape[1]
+        if window.stop > num_steps:
+            length = f"{num_steps} steps of {PERIOD_S} s, a scene has {history + future}"
             raise SceneError(f"{item}: timestamp_ns: {length} (history_s and future_s)")
-        seen = np.flatnonzero(log.valid[:, start : start + history].any(1))
-        kind, position, valid = log.kind[seen], log.position[seen, window], log.valid[seen, window]
+
+        # Agents that appear only in the future would leak it.
+        observed = np.flatnonzero(log.valid[:, start : start + history].any(1))
+        kind = log.kind[observed]
+        position = log.position[observed, window]
+        heading = log.heading[observed, window]
+        valid = log.valid[observed, window]
+        agent_id = [log.agent_id[index] for index in observed]
         role = self._roles(kind, position, valid, item)
         velocity = difference_velocity(position, valid, history, PERIOD_S)
-        last = position[:, history - 1]
-        origin = last[role.argmax() if role.max() == AgentRole.FOCAL else EGO].copy()
-        near = role > AgentRole.CONTEXT
-        near[EGO] = True
-        agent_id, heading = [log.agent_id[index] for index in seen], log.heading[seen, window]
+
+        last_position = position[:, history - 1]
+        focal = role.argmax() if role.max() == AgentRole.FOCAL else EGO
+        origin = last_position[focal].copy()
+        keeps_map = role > AgentRole.CONTEXT
+        keeps_map[EGO] = True
+        lanes = log.lanes.near(last_position[keeps_map], self.map_radius_m)
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
         name = (f"{item.path.parent.name}-{start:03d}", self.name, split, log.city)
-        return agents.scene(
-            name, (PERIOD_S, history, future), origin, log.lanes.near(last[near], self.map_radius_m)
-        )
+        clock = (PERIOD_S, history, future)
+        return agents.scene(name, clock, origin, lanes)
 
     def _roles(
         self, kind: np.ndarray, position: np.ndarray, valid: np.ndarray, item: Input
     ) -> np.ndarray:
-        """AgentRole [A] of a window; in every returned window the ego vehicle is valid in the last observed step."""
+        """AgentRole [A] of a window.
+
+        A scored agent is valid in the last observed step. So is the ego vehicle, because objects
+        are annotated in its frame.
+        """
         history = _steps(self.history_s)
         observed = valid[:, :history]
         travel = _travel(position[:, :history], observed)
@@ -182,17 +218,23 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
                     f"{item}: timestamp_ns: no sweep, so no ego vehicle, in the last observed step"
                 )
             role[EGO] = AgentRole.FOCAL
-        elif not scored.any():
-            options = "(min_observed_s, min_travel_m)"
+            return role
+        if not scored.any():
             raise SceneError(
-                f"{item}: track_uuid: no moving agent in the last observed step {options}"
+                f"{item}: track_uuid: no moving agent in the last observed step "
+                "(min_observed_s, min_travel_m)"
             )
-        elif self.focal != "none":
-            distance = np.hypot(*(position[:, history - 1] - position[EGO, history - 1]).T)
-            rank = {"nearest": -distance, "moving": travel, "farthest": _travel(position, valid)}[
-                self.focal
-            ]
-            role[np.where(scored, rank, -np.inf).argmax()] = AgentRole.FOCAL
+        if self.focal == "none":
+            return role
+        if self.focal == "nearest":
+            last_position = position[:, history - 1]
+            offset = last_position - last_position[EGO]
+            rank = -np.hypot(offset[:, 0], offset[:, 1])
+        elif self.focal == "moving":
+            rank = travel
+        else:
+            rank = _travel(position, valid)
+        role[np.where(scored, rank, -np.inf).argmax()] = AgentRole.FOCAL
         return role
 
 
@@ -201,40 +243,50 @@ def _steps(seconds: float) -> int:
 
 
 def _annotations(raw: Path, split: str) -> list[Path]:
-    """The annotations file of each log of a split; a folder with poses is a log, also if its annotations are missing."""
-    folders = [raw / split, raw] if split == ROOT_SPLIT else [raw / split]
-    logs = {
-        file.parent
-        for folder in folders
-        for name in (*ANNOTATIONS, POSES)
-        for file in folder.glob(f"*/{name}")
-    }
-    paths = [[log / name for name in ANNOTATIONS] for log in sorted(logs)]
-    return [next((path for path in names if path.is_file()), names[0]) for names in paths]
+    """The annotations file of each log of a split.
+
+    A folder with poses is a log, also if its annotations are missing.
+    """
+    folders = [raw / split]
+    if split == ROOT_SPLIT:
+        folders.append(raw)
+    logs: set[Path] = set()
+    for folder in folders:
+        for name in (*ANNOTATIONS, POSES):
+            logs |= {file.parent for file in folder.glob(f"*/{name}")}
+    return [_annotations_of_log(log) for log in sorted(logs)]
+
+
+def _annotations_of_log(log: Path) -> Path:
+    """The first of the two possible files that exists, else the usual one."""
+    for name in ANNOTATIONS:
+        if (log / name).is_file():
+            return log / name
+    return log / ANNOTATIONS[0]
 
 
 def _travel(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """Largest distance [A] in metres of an agent's positions [A, T, 2] from its first one."""
     first = position[np.arange(len(valid)), valid.argmax(1)]
-    return (np.linalg.norm(position - first[:, None], axis=-1) * valid).max(1, initial=0.0)
+    distance = np.linalg.norm(position - first[:, None], axis=-1)
+    return (distance * valid).max(1, initial=0.0)
 
 
-# ---- logs ----------------------------------------------------------------------------------------------------------
+# ---- logs ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class SensorLog:
     """Tracks of a log of L steps of 0.1 s: the ego vehicle first, then the annotated objects by id.
 
-    Step k is the sweep nearest to 0.1 k s after the first annotated sweep. All agents are invalid at the step of a missing
-    sweep. Invalid entries are zero.
+    Step k is the sweep nearest to 0.1 k s after the first annotated sweep. All agents are invalid
+    at the step of a missing sweep. Invalid entries are zero. The position of the ego vehicle is its
+    rear axle.
     """
 
     agent_id: tuple[str, ...]
     kind: np.ndarray  # uint8 [A], AgentKind
-    position: (
-        np.ndarray
-    )  # float64 [A, L, 2], metres in the city frame; rear axle of the ego vehicle
+    position: np.ndarray  # float64 [A, L, 2], metres in the city frame
     heading: np.ndarray  # float64 [A, L], radians
     valid: np.ndarray  # bool [A, L]
     lanes: VectorMap
@@ -242,26 +294,35 @@ class SensorLog:
 
 
 def load_log(path: Path) -> SensorLog:
-    """The log of an annotations file, cached until a file of the log changes; a SceneError names file and column."""
-    return _parse(*_files(path))
+    """The log of an annotations file, cached until a file of the log changes.
+
+    A SceneError names file and column.
+    """
+    annotations, poses, archive = _files(path)
+    return _parse(annotations, poses, archive)
 
 
 def count_steps(path: Path) -> int:
-    """L of the log of an annotations file, from its timestamps; SceneError if these cannot be used or a file is missing."""
+    """L of the log of an annotations file, from its timestamps only.
+
+    SceneError if these cannot be used or a file is missing.
+    """
     _files(path)
-    return int(_sweeps(_read(path, ("timestamp_ns",)), path)[1][-1]) + 1
+    table = _read(path, ("timestamp_ns",))
+    _, steps, _ = _sweeps(table, path)
+    return int(steps[-1]) + 1
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
     """Annotations, poses and map of a log."""
-    maps = sorted((path.parent / "map").glob("log_map_archive_*.json"))
+    map_folder = path.parent / "map"
+    maps = sorted(map_folder.glob("log_map_archive_*.json"))
     if len(maps) != 1:
-        raise SceneError(
-            f"{path.parent / 'map'}: {len(maps)} files log_map_archive_*.json, expected one"
-        )
-    files = path, path.with_name(POSES), maps[0]
-    if missing := [file for file in files if not file.is_file()]:
-        raise SceneError(f"{missing[0]}: no such file")
+        raise SceneError(f"{map_folder}: {len(maps)} files log_map_archive_*.json, expected one")
+    files = (path, path.with_name(POSES), maps[0])
+    for file in files:
+        if not file.is_file():
+            raise SceneError(f"{file}: no such file")
     return files
 
 
@@ -269,62 +330,89 @@ def _files(path: Path) -> tuple[Path, Path, Path]:
 def _parse(path: Path, poses: Path, archive: Path) -> SensorLog:
     table = _read(path, ("timestamp_ns", *_LIMITS, *_TEXT))
     times, steps, sweep = _sweeps(table, path)
-    rotation, translation = _poses(poses, times)
-    categories, _, index = columns.groups(table["category"])
-    objects = np.flatnonzero(np.array(categories)[index] != EGO_CATEGORY)
-    table, step, sweep = table.take(objects), steps[sweep[objects]], sweep[objects]
-    agent_id, first, agent = columns.groups(table["track_uuid"])
-    kind = columns.translate(columns.values_at(table["category"], first), KINDS, "category", path)
-    own_rotation, own_translation = _transforms(table, path)
+    ego_rotation, ego_translation = _poses(poses, times)
 
-    agent_id = [EGO_ID, *agent_id]
-    agent, step = np.append(np.zeros_like(steps), 1 + agent), np.append(steps, step)
-    cell, valid = columns.cells(agent_id, agent, step, int(steps[-1]) + 1, f"{path}: track_uuid")
-    center = _rotate(rotation[sweep], own_translation) + translation[sweep]
-    direction = np.concatenate(
-        [_rotate(rotation, _FORWARD), _rotate(rotation[sweep], _rotate(own_rotation, _FORWARD))]
-    )
+    # The ego vehicle is the first agent. Its pose comes from the poses, not from the annotations.
+    categories, _, category = columns.groups(table["category"])
+    objects = np.flatnonzero(np.array(categories)[category] != EGO_CATEGORY)
+    table = table.take(objects)
+    sweep = sweep[objects]
+    object_id, first_row, row_object = columns.groups(table["track_uuid"])
+    object_types = columns.values_at(table["category"], first_row)
+    object_kinds = columns.translate(object_types, KINDS, "category", path)
+    agent_id = [EGO_ID, *object_id]
+    agent = np.append(np.zeros_like(steps), 1 + row_object)
+    step = np.append(steps, steps[sweep])
+    num_steps = int(steps[-1]) + 1
+    cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: track_uuid")
+
+    # Pose in the city = pose of the ego vehicle in the city * pose in the frame of the ego vehicle.
+    rotation, translation = _transforms(table, path)
+    row_rotation = ego_rotation[sweep]
+    center = _rotate(row_rotation, translation) + ego_translation[sweep]
+    ahead = _rotate(row_rotation, _rotate(rotation, _FORWARD))
+    position = np.concatenate([ego_translation, center])[:, :2]
+    direction = np.concatenate([_rotate(ego_rotation, _FORWARD), ahead])
+    heading = np.arctan2(direction[:, 1], direction[:, 0])
     return SensorLog(
         agent_id=tuple(agent_id),
-        kind=np.array([AgentKind.VEHICLE, *kind], np.uint8),
-        position=columns.fill(valid, cell, np.concatenate([translation, center])[:, :2]),
-        heading=columns.fill(valid, cell, np.arctan2(direction[:, 1], direction[:, 0])),
+        kind=np.array([AgentKind.VEHICLE, *object_kinds], np.uint8),
+        position=columns.fill(valid, cell, position),
+        heading=columns.fill(valid, cell, heading),
         valid=valid,
         lanes=read_map(archive),
-        city=archive.stem.rpartition("____")[2].split("_")[
-            0
-        ],  # log_map_archive_<log>____PIT_city_57819
+        city=_city_of(archive),
     )
+
+
+def _city_of(archive: Path) -> str:
+    """`PIT` of `log_map_archive_<log>____PIT_city_57819.json`."""
+    map_name = archive.stem.rpartition("____")[2]
+    return map_name.split("_")[0]
 
 
 def _sweeps(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Timestamp int64 [S] and step int64 [S] of each sweep, ascending, and the sweep int64 [n] of each row."""
-    times, sweep = np.unique(
-        columns.array(table["timestamp_ns"]).astype(np.int64), return_inverse=True
-    )
+    """The S sweeps of the n rows of a table; SceneError if their timestamps cannot be used.
+
+    Returns:
+        ascending timestamps of the sweeps int64 [S]; their steps int64 [S]; the sweep of each row
+        int64 [n].
+    """
+    times, sweep = np.unique(_timestamps(table), return_inverse=True)
     span = int(times[-1]) - int(times[0])
     if span > MAX_STEPS_PER_SWEEP * len(times) * PERIOD_NS:
         raise SceneError(f"{path}: timestamp_ns: {len(times)} sweeps spread over {span / 1e9:g} s")
     steps = (times - times[0] + PERIOD_NS // 2) // PERIOD_NS
-    if (np.diff(steps) == 0).any():
-        at = times[1:][np.diff(steps) == 0][0]
+    same_step = np.diff(steps) == 0
+    if same_step.any():
+        time = times[1:][same_step][0]
         raise SceneError(
-            f"{path}: timestamp_ns: {at} falls on the same step of 0.1 s as the sweep before it"
+            f"{path}: timestamp_ns: {time} falls on the same step of 0.1 s as the sweep before it"
         )
     return times, steps, sweep
 
 
+def _timestamps(table: pa.Table) -> np.ndarray:
+    return columns.array(table["timestamp_ns"]).astype(np.int64)
+
+
 def _poses(path: Path, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rotation, unit quaternions [S, 4], and translation [S, 3] of the ego vehicle in the city at timestamps [S]."""
+    """Rotation and translation of the ego vehicle in the city at timestamps [S].
+
+    Unit quaternions [S, 4] and metres [S, 3]; SceneError if a timestamp has no pose.
+    """
     table = _read(path, ("timestamp_ns", *_LIMITS))
-    known, row = np.unique(columns.array(table["timestamp_ns"]).astype(np.int64), return_index=True)
-    nearest = np.minimum(np.searchsorted(known, times), len(known) - 1)
-    if (missing := times[known[nearest] != times]).size:
+    known, row = np.unique(_timestamps(table), return_index=True)
+    index = np.minimum(np.searchsorted(known, times), len(known) - 1)
+    missing = times[known[index] != times]
+    if missing.size:
+        others = len(missing) - 1
         raise SceneError(
-            f"{path}: timestamp_ns: no pose at {missing[0]}, and at {len(missing) - 1} other sweeps"
+            f"{path}: timestamp_ns: no pose at {missing[0]}, and at {others} other sweeps"
         )
     rotation, translation = _transforms(table, path)
-    return rotation[row[nearest]], translation[row[nearest]]
+    rows = row[index]
+    return rotation[rows], translation[rows]
 
 
 def _read(path: Path, names: Sequence[str]) -> pa.Table:
@@ -335,51 +423,45 @@ def _read(path: Path, names: Sequence[str]) -> pa.Table:
         columns.check_names(file.schema.names, names, path)
         columns.check_count(file.count_rows(), MAX_ROWS, "rows", path)
         fields = [file.schema.get_field_index(name) for name in names]
-        table = pa.ipc.open_file(
-            source, options=pa.ipc.IpcReadOptions(included_fields=fields)
-        ).read_all()
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        table = pa.ipc.open_file(source, options=options).read_all()
         table.validate(full=True)
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-    ) as error:  # ValueError: column names that are not UTF-8
+    # A ValueError means that the names of columns are not UTF-8.
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise SceneError(f"{path}: not a readable feather file: {one_line(error)}") from error
-    columns.check_types(
-        table,
-        [name for name in names if name not in _TEXT],
-        [name for name in names if name in _TEXT],
-        path,
-    )
-    if not pa.types.is_integer(table["timestamp_ns"].type):
-        raise SceneError(
-            f"{path}: timestamp_ns: type {table['timestamp_ns'].type}, expected whole numbers"
-        )
+    number_names = [name for name in names if name not in _TEXT]
+    text_names = [name for name in names if name in _TEXT]
+    columns.check_types(table, number_names, text_names, path)
+    time_type = table["timestamp_ns"].type
+    if not pa.types.is_integer(time_type):
+        raise SceneError(f"{path}: timestamp_ns: type {time_type}, expected whole numbers")
     return table
 
 
-# ---- rotations -----------------------------------------------------------------------------------------------------
+# ---- rotations -----------------------------------------------------------------------------------
 
 _FORWARD = np.array([[1.0, 0.0, 0.0]])
 
 
 def _transforms(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Unit quaternions (w, x, y, z) [n, 4] and translations [n, 3] of the rows."""
-    number = (
-        columns.numbers_within(table, _LIMITS, path)
-        if len(table)
-        else dict.fromkeys(_LIMITS, np.zeros(0))
-    )
+    if len(table):
+        number = columns.numbers_within(table, _LIMITS, path)
+    else:
+        number = dict.fromkeys(_LIMITS, np.zeros(0))
     quaternion = np.stack([number[name] for name in _QUATERNION], -1)
+    translation = np.stack([number[name] for name in _TRANSLATION], -1)
     length = np.linalg.norm(quaternion, axis=1, keepdims=True)
-    if (np.abs(length - 1.0) > 0.01).any():
-        farthest = length[np.abs(length - 1.0).argmax(), 0]
-        raise SceneError(f"{path}: qw, qx, qy, qz: a quaternion of length {farthest:g}, expected 1")
-    return quaternion / length, np.stack([number[name] for name in _TRANSLATION], -1)
+    error = np.abs(length - 1.0)
+    if (error > 0.01).any():
+        worst = length[error.argmax(), 0]
+        raise SceneError(f"{path}: qw, qx, qy, qz: a quaternion of length {worst:g}, expected 1")
+    return quaternion / length, translation
 
 
 def _rotate(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """Rotate vectors [n, 3] (or one for all, [1, 3]) by unit quaternions [n, 4]."""
-    real, imaginary = quaternion[:, :1], quaternion[:, 1:]
+    real = quaternion[:, :1]
+    imaginary = quaternion[:, 1:]
     twice = 2.0 * np.cross(imaginary, vector)
     return vector + real * twice + np.cross(imaginary, twice)

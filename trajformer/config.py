@@ -92,7 +92,7 @@ class Config:
         kind: type[Any] = int
         if "float" in str(hint):
             kind = float
-        minimum = 0
+        minimum: float = 0
         if name in self.positive:
             minimum = _MIN_POSITIVE[kind]
         if name in self.fractions:

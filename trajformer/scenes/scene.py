@@ -1,9 +1,10 @@
 """Scene: one scenario as ragged numpy arrays, the record that readers produce and stores contain.
 
-Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines, E edges, N lights.
-Units: metres, seconds, radians in (-pi, pi] counter-clockwise from +x. All arrays except `origin` are relative to `origin`, so
-that float32 is accurate to well under a millimetre. Recordings without a known scale have pixels in place of metres
-(`Scene.unit`); values of fields and options that are documented in metres are then in pixels.
+Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines,
+E edges, N traffic lights. Units: metres, seconds, radians in (-pi, pi] counter-clockwise from +x.
+All arrays except `origin` are relative to `origin`, so that float32 is accurate to well under a
+millimetre. Recordings without a known scale have pixels in place of metres (`Scene.unit`); values
+of fields and options that are documented in metres are then in pixels.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ import numpy as np
 
 from trajformer.errors import SceneError
 
-MAX_EXTENT_M = 50_000.0  # from the origin; a file beyond these limits is broken
-MAX_ORIGIN_M = 1e8  # of the origin in the city frame, over twice the Earth's circumference; float64 resolves 15 nm
+# A file beyond these limits is broken.
+MAX_EXTENT_M = 50_000.0  # from the origin
+MAX_ORIGIN_M = 1e8  # over twice the Earth's circumference; float64 resolves 15 nm there
 MAX_SPEED_M_S = 10_000.0
 MAX_SIZE_M = 1_000.0
-UNITS = METRES, PIXELS = ("m", "px")
 MAX_NAME_LENGTH = 200  # bytes of a file name without its ending; characters of other names
+
+METRES = "m"
+PIXELS = "px"
+UNITS = (METRES, PIXELS)
 
 
 class AgentKind(IntEnum):
@@ -40,7 +45,11 @@ class AgentKind(IntEnum):
 
 
 class AgentRole(IntEnum):
-    """CONTEXT agents are input only, SCORED agents are also predicted and scored, FOCAL is the main scored agent."""
+    """Role of an agent in the benchmark.
+
+    CONTEXT agents are input only, SCORED agents are also predicted and scored, and FOCAL is the
+    main scored agent.
+    """
 
     CONTEXT = 0
     SCORED = 1
@@ -48,9 +57,10 @@ class AgentRole(IntEnum):
 
 
 class PolylineKind(IntEnum):
-    """Type of a polyline. Lanes are directed centrelines; CROSSWALK and DRIVABLE_AREA are closed rings.
+    """Type of a polyline.
 
-    ROAD_EDGE is a border of the drivable area and ROAD_LINE a line between lanes, both without a direction.
+    Lanes are directed centrelines. CROSSWALK and DRIVABLE_AREA are closed rings. ROAD_EDGE is a
+    border of the drivable area and ROAD_LINE a line between lanes, both without a direction.
     """
 
     LANE_VEHICLE = 0
@@ -94,8 +104,9 @@ class LightState(IntEnum):
 class Scene:
     """One scenario.
 
-    `num_history` is H; `num_future` is F, the horizon to be predicted. T = H + F, or H if the future is
-    unknown (a test file). Entries with `valid` False are zero. The input of a model is limited to the first H steps.
+    `num_history` is H; `num_future` is F, the horizon to be predicted. T = H + F, or H if the
+    future is unknown (a test file). Entries with `valid` False are zero. The input of a model is
+    limited to the first H steps.
     """
 
     scene_id: str
@@ -120,16 +131,16 @@ class Scene:
     point: np.ndarray  # float32 [P, 2]
     edge: np.ndarray  # int32 [2, E], indices of polylines
     edge_kind: np.ndarray  # uint8 [E], EdgeKind
-    # optional, without rows if the source has none
-    agent_size: np.ndarray = field(
+    # Optional fields have no rows if the source has no such values.
+    agent_size: np.ndarray = field(  # float32 [A, 2], length and width in metres
         default_factory=lambda: np.zeros((0, 2), np.float32)
-    )  # [A, 2], length and width in metres
-    light_lane: np.ndarray = field(
+    )
+    light_lane: np.ndarray = field(  # int32 [N], index of the lane of a traffic light
         default_factory=lambda: np.zeros(0, np.int32)
-    )  # [N], index of the lane of a traffic light
-    light_state: np.ndarray = field(
+    )
+    light_state: np.ndarray = field(  # uint8 [N, T], LightState
         default_factory=lambda: np.zeros((0, 0), np.uint8)
-    )  # [N, T], LightState
+    )
     unit: str = METRES  # of all lengths, one of UNITS
 
     @property
@@ -152,133 +163,148 @@ class Scene:
         return self.point[self.polyline_offset[index] : self.polyline_offset[index + 1]]
 
     def validate(self) -> Scene:
-        """Check every shape, dtype and value, and return the scene (SceneError: names the scene and an invalid field)."""
+        """Check every shape, dtype and value, and return the scene.
+
+        Raises SceneError: names the scene and an invalid field.
+        """
         self._check_arrays()
-        for name in ("scene_id", "source", "split"):  # used as names of files and folders
-            value = getattr(self, name)
-            usable = (
-                _FILE_NAME.fullmatch(value)
-                and value.isprintable()
-                and len(value.encode()) <= MAX_NAME_LENGTH
-            )
-            self._require(bool(usable), name, f"not usable as a file name: {value[:40]!r}")
-        usable = len(self.city) <= MAX_NAME_LENGTH and _is_text(self.city)
-        self._require(usable, "city", f"not usable as a name: {self.city[:40]!r}")
-        self._require(
-            self.unit in UNITS, "unit", f"{self.unit!r}, expected one of {', '.join(UNITS)}"
-        )
-        self._require(0.0 < self.period_s < 60.0, "period_s", f"{self.period_s} s")
+        self._check_names()
+        self._check_clock()
         self._check_agents()
+        self._check_motion()
         self._check_map()
         return self
 
-    def _require(self, holds: bool | np.bool_, field: str, problem: str) -> None:
-        if not holds:
-            raise SceneError(
-                f"scene {repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]}: {field}: {problem}"
-            )
+    def _error(self, field_name: str, problem: str) -> SceneError:
+        scene_id = repr(self.scene_id[:MAX_NAME_LENGTH])[1:-1]
+        return SceneError(f"scene {scene_id}: {field_name}: {problem}")
 
     def _check_arrays(self) -> None:
-        sizes = {"A": self.num_agents, "M": self.num_polylines, "M1": self.num_polylines + 1}
-        sizes |= {"T": self.num_steps if self.position.ndim == 3 else -1, "2": 2}
+        """Check dtypes, shapes and largest values of all arrays."""
+        # The other letters get the length of the first array that has them.
+        lengths = {"2": 2, "A": self.num_agents, "M": self.num_polylines}
+        lengths["M1"] = self.num_polylines + 1
         for name, (dtype, shape) in ARRAY_FIELDS.items():
             value = getattr(self, name)
             if value.dtype != dtype or value.ndim != len(shape):
-                self._require(
-                    False,
-                    name,
-                    f"{value.dtype} of {value.ndim} dimensions, expected {dtype} {shape}",
-                )
-            if name in OPTIONAL_FIELDS and not len(value):
+                actual = f"{value.dtype} of {value.ndim} dimensions"
+                raise self._error(name, f"{actual}, expected {dtype} {shape}")
+            if name in OPTIONAL_FIELDS and len(value) == 0:
                 continue
             for length, letter in zip(value.shape, shape, strict=True):
-                if length != sizes.setdefault(letter, length):
-                    self._require(False, name, f"shape {value.shape}, expected {shape}")
-            if name in _MAX_VALUES and value.size:
-                largest, problem = _MAX_VALUES[name]
-                if (
-                    not (value if dtype.kind == "u" else np.abs(value)).max() <= largest
-                ):  # False for NaN
-                    self._require(
-                        False, name, problem if np.isfinite(value).all() else "has NaN or infinity"
-                    )
+                if length != lengths.setdefault(letter, length):
+                    raise self._error(name, f"shape {value.shape}, expected {shape}")
+            if name in _MAX_VALUES and value.size > 0:
+                self._check_values(name, value)
+
+    def _check_values(self, name: str, value: np.ndarray) -> None:
+        maximum, problem = _MAX_VALUES[name]
+        magnitude = value
+        if value.dtype.kind != "u":
+            magnitude = np.abs(value)
+        if magnitude.max() <= maximum:  # False for NaN
+            return
+        if not np.isfinite(value).all():
+            problem = "has NaN or infinity"
+        raise self._error(name, problem)
+
+    def _check_names(self) -> None:
+        for name in ("scene_id", "source", "split"):
+            value = getattr(self, name)
+            if not _is_file_name(value):
+                raise self._error(name, f"not usable as a file name: {value[:40]!r}")
+        if len(self.city) > MAX_NAME_LENGTH or not _is_text(self.city):
+            raise self._error("city", f"not usable as a name: {self.city[:40]!r}")
+        if self.unit not in UNITS:
+            raise self._error("unit", f"{self.unit!r}, expected one of {', '.join(UNITS)}")
+
+    def _check_clock(self) -> None:
+        if not 0.0 < self.period_s < 60.0:
+            raise self._error("period_s", f"{self.period_s} s")
 
     def _check_agents(self) -> None:
-        ids, steps = self.agent_id, (self.num_history, self.num_history + self.num_future)
-        self._require(len(ids) > 0, "agent_id", "the scene has no agent")
-        self._require(len(set(ids)) == len(ids), "agent_id", "an id occurs twice")
-        usable = "" not in ids and max(map(len, ids)) <= MAX_NAME_LENGTH and _is_text("".join(ids))
-        problem = f"empty, over {MAX_NAME_LENGTH} characters, or with a newline or other control character"
-        self._require(usable, "agent_id", problem)
-        self._require(
-            self.num_history >= 2, "num_history", f"{self.num_history} observed steps, at least 2"
-        )
-        self._require(
-            self.num_future >= 1, "num_future", f"{self.num_future} steps to predict, at least 1"
-        )
-        if self.num_steps not in steps:  # the text is expensive
-            self._require(False, "position", f"{self.num_steps} steps, expected one of {steps}")
-        focal = np.count_nonzero(self.agent_role == int(AgentRole.FOCAL))
-        self._require(focal <= 1, "agent_role", "more than one focal agent")
-        self._require(
-            self.valid[:, : self.num_history].any(), "valid", "no agent has an observed step"
-        )
-        hidden = np.flatnonzero(~self.valid)
+        ids = self.agent_id
+        if not ids:
+            raise self._error("agent_id", "the scene has no agent")
+        if len(set(ids)) < len(ids):
+            raise self._error("agent_id", "an id occurs twice")
+        longest = max(len(name) for name in ids)
+        if "" in ids or longest > MAX_NAME_LENGTH or not _is_text("".join(ids)):
+            problem = f"empty, over {MAX_NAME_LENGTH} characters, or with a newline"
+            raise self._error("agent_id", f"{problem} or other control character")
+        if not self.num_history >= 2:  # also for NaN
+            raise self._error("num_history", f"{self.num_history} observed steps, at least 2")
+        if not self.num_future >= 1:
+            raise self._error("num_future", f"{self.num_future} steps to predict, at least 1")
+        possible_steps = (self.num_history, self.num_history + self.num_future)
+        if self.num_steps not in possible_steps:
+            problem = f"{self.num_steps} steps, expected one of {possible_steps}"
+            raise self._error("position", problem)
+        num_focal = np.count_nonzero(self.agent_role == int(AgentRole.FOCAL))
+        if num_focal > 1:
+            raise self._error("agent_role", "more than one focal agent")
+
+    def _check_motion(self) -> None:
+        """Check that an agent is observed, and that invalid entries are zero."""
+        if not self.valid[:, : self.num_history].any():
+            raise self._error("valid", "no agent has an observed step")
+        invalid = np.flatnonzero(~self.valid)
         for name in ("position", "heading", "velocity"):
-            values = getattr(self, name).reshape(self.valid.size, -1).take(hidden, 0)
-            self._require(not values.any(), name, "not zero where invalid")
+            values = getattr(self, name).reshape(self.valid.size, -1)
+            if values.take(invalid, 0).any():
+                raise self._error(name, "not zero where invalid")
 
     def _check_map(self) -> None:
-        offset, ids = self.polyline_offset, self.polyline_id.tolist()
-        covered = offset[0] == 0 and offset[-1] == len(self.point)
-        self._require(covered, "polyline_offset", "does not begin at 0 and end at P")
-        self._require(
-            not ids or (offset[1:] - offset[:-1]).min() >= 2,
-            "polyline_offset",
-            "a polyline has fewer than 2 points",
-        )
-        unique = len(set(ids)) == len(ids) or len(
-            set(zip(ids, self.polyline_kind.tolist(), strict=True))
-        ) == len(ids)
-        self._require(unique, "polyline_id", "an id occurs twice within a kind")
+        offset = self.polyline_offset
+        if offset[0] != 0 or offset[-1] != len(self.point):
+            raise self._error("polyline_offset", "does not begin at 0 and end at P")
+        if self.num_polylines > 0 and (offset[1:] - offset[:-1]).min() < 2:
+            raise self._error("polyline_offset", "a polyline has fewer than 2 points")
+        if not self._has_unique_polylines():
+            raise self._error("polyline_id", "an id occurs twice within a kind")
         for name in ("edge", "light_lane"):
             index = getattr(self, name)
-            exist = not index.size or (index.min() >= 0 and index.max() < self.num_polylines)
-            self._require(exist, name, "names a polyline that does not exist")
-        self._require(
-            len(self.light_lane) == len(self.light_state),
-            "light_state",
-            "rows differ from light_lane",
-        )
+            if index.size > 0 and (index.min() < 0 or index.max() >= self.num_polylines):
+                raise self._error(name, "names a polyline that does not exist")
+        if len(self.light_lane) != len(self.light_state):
+            raise self._error("light_state", "rows differ from light_lane")
+
+    def _has_unique_polylines(self) -> bool:
+        """True if no two polylines have the same id and kind."""
+        ids = self.polyline_id.tolist()
+        if len(set(ids)) == len(ids):  # the usual and faster case
+            return True
+        kinds = self.polyline_kind.tolist()
+        return len(set(zip(ids, kinds, strict=True))) == len(ids)
 
 
+def _array(kind: type[np.generic], shape: str) -> tuple[np.dtype, tuple[str, ...]]:
+    return np.dtype(kind), tuple(shape.split())
+
+
+# dtype and shape of each array; M1 is M + 1
 ARRAY_FIELDS: dict[str, tuple[np.dtype, tuple[str, ...]]] = {
-    name: (np.dtype(kind), tuple(shape.split()))
-    for kind, shapes in {
-        np.float64: {"origin": "2"},
-        np.float32: {
-            "position": "A T 2",
-            "heading": "A T",
-            "velocity": "A T 2",
-            "point": "P 2",
-            "agent_size": "A 2",
-        },
-        np.bool_: {"valid": "A T"},
-        np.uint8: {
-            "agent_kind": "A",
-            "agent_role": "A",
-            "polyline_kind": "M",
-            "polyline_flags": "M",
-            "edge_kind": "E",
-        }
-        | {"light_state": "N T"},
-        np.int32: {"polyline_offset": "M1", "edge": "2 E", "light_lane": "N"},
-        np.int64: {"polyline_id": "M"},
-    }.items()
-    for name, shape in shapes.items()
+    "origin": _array(np.float64, "2"),
+    "position": _array(np.float32, "A T 2"),
+    "heading": _array(np.float32, "A T"),
+    "velocity": _array(np.float32, "A T 2"),
+    "point": _array(np.float32, "P 2"),
+    "agent_size": _array(np.float32, "A 2"),
+    "valid": _array(np.bool_, "A T"),
+    "agent_kind": _array(np.uint8, "A"),
+    "agent_role": _array(np.uint8, "A"),
+    "polyline_kind": _array(np.uint8, "M"),
+    "polyline_flags": _array(np.uint8, "M"),
+    "edge_kind": _array(np.uint8, "E"),
+    "light_state": _array(np.uint8, "N T"),
+    "polyline_offset": _array(np.int32, "M1"),
+    "edge": _array(np.int32, "2 E"),
+    "light_lane": _array(np.int32, "N"),
+    "polyline_id": _array(np.int64, "M"),
 }
 OPTIONAL_FIELDS = ("agent_size", "light_lane", "light_state")
 _FAR = f"farther than {MAX_EXTENT_M / 1000:g} km from the origin"
+# largest absolute value, and the problem of a larger one
 _MAX_VALUES: dict[str, tuple[float, str]] = {
     "origin": (MAX_ORIGIN_M, f"farther than {MAX_ORIGIN_M:g} m from zero"),
     "agent_kind": (int(max(AgentKind)), "unknown kind"),
@@ -294,9 +320,14 @@ _MAX_VALUES: dict[str, tuple[float, str]] = {
     "light_state": (int(max(LightState)), "unknown state"),
 }
 _FILE_NAME = re.compile(r"(?!\.)[^/\\]+")
-_CONTROL_CHARACTERS = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-)  # also line separators and lone surrogates
+# also line separators and lone surrogates
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def _is_file_name(value: str) -> bool:
+    if not _FILE_NAME.fullmatch(value) or not value.isprintable():
+        return False
+    return len(value.encode()) <= MAX_NAME_LENGTH
 
 
 def _is_text(value: str) -> bool:
@@ -305,8 +336,12 @@ def _is_text(value: str) -> bool:
 
 def scenes_equal(left: Scene, right: Scene) -> bool:
     """True if all fields have equal values and types."""
-    pairs = [(getattr(left, field.name), getattr(right, field.name)) for field in fields(Scene)]
-    return all(
-        a.dtype == b.dtype and np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
-        for a, b in pairs
-    )
+    for item in fields(Scene):
+        a = getattr(left, item.name)
+        b = getattr(right, item.name)
+        if isinstance(a, np.ndarray):
+            if a.dtype != b.dtype or not np.array_equal(a, b):
+                return False
+        elif a != b:
+            return False
+    return True

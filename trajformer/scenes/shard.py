@@ -1,11 +1,13 @@
-"""Scenes on disk: memory-mapped Arrow IPC files (shards), `STORE/<split>/<number>.arrow`, one row per scene.
+"""Scenes on disk: memory-mapped Arrow IPC files (shards), one row per scene.
 
-A shard stores positions, headings and velocities of valid steps only, agent-major, and the map once. Polyline lengths and edges
-are unsigned integers of the smallest sufficient width, stored as bytes. The schema metadata has the schema version, the software
-version, a digest of the inputs, and the skipped inputs with reasons; `manifest.py` only summarises it. Columns of the optional
-fields of `Scene` exist if a scene of the shard has values for them. Shards are written under a
-temporary name and then renamed, so a store can be read while it is prepared. Reading a damaged shard raises an error that names
-the file or returns different values (the manifest has checksums), but never reads out of bounds.
+A shard is `STORE/<split>/<number>.arrow`. It stores positions, headings and velocities of valid
+steps only, agent-major, and the map once. Polyline lengths and edges are unsigned integers of the
+smallest sufficient width, stored as bytes. Columns of the optional fields of `Scene` exist if a
+scene of the shard has values for them. The schema metadata has the schema version, the software
+version, a digest of the inputs, and the skipped inputs with reasons; `manifest.py` only summarises
+it. Shards are written under a temporary name and then renamed, so a store can be read while it is
+prepared. Reading a damaged shard raises an error that names the file or returns different values
+(the manifest has checksums), but never reads out of bounds.
 """
 
 import json
@@ -22,7 +24,7 @@ import pyarrow as pa
 import trajformer
 from trajformer.errors import StoreError
 from trajformer.scenes.files import atomically
-from trajformer.scenes.scene import METRES, OPTIONAL_FIELDS, Scene
+from trajformer.scenes.scene import METRES, Scene
 
 SCHEMA_VERSION = 2
 SCALARS: dict[str, pa.DataType] = {
@@ -49,24 +51,26 @@ LISTS: dict[str, pa.DataType] = {
     "edge": pa.uint8(),  # bytes of `np.min_scalar_type(M)`
     "edge_kind": pa.uint8(),
 }
-OPTIONAL: dict[str, pa.DataType] = dict(
-    zip(OPTIONAL_FIELDS, (pa.float32(), pa.int32(), pa.uint8()), strict=True)
-)
-RAGGED = (*STRINGS, *LISTS, *OPTIONAL)
-SCHEMA = pa.schema(
-    [pa.field(name, pa.string()) for name in STRINGS]
-    + [pa.field(name, kind) for name, kind in SCALARS.items()]
-    + [pa.field(name, pa.list_(kind)) for name, kind in LISTS.items()]
-)
-FULL_SCHEMA = pa.schema(
-    [*SCHEMA, *(pa.field(name, pa.list_(kind)) for name, kind in OPTIONAL.items())]
-)
-_VALUE_BYTES = np.array(
-    [1] * len(STRINGS) + [kind.bit_width // 8 for kind in (LISTS | OPTIONAL).values()]
-)
-_FIXED_BYTES = 4 * len((*STRINGS, *LISTS)) + sum(kind.bit_width // 8 for kind in SCALARS.values())
-_NO_MEMORY = ("Cannot allocate memory", "Failed to launch worker thread")  # texts of pyarrow
+OPTIONAL: dict[str, pa.DataType] = {
+    "agent_size": pa.float32(),
+    "light_lane": pa.int32(),
+    "light_state": pa.uint8(),
+}
+ALL_LISTS = LISTS | OPTIONAL
+RAGGED = (*STRINGS, *ALL_LISTS)  # columns with offsets, in this order
+
+
+def _list_fields(kinds: dict[str, pa.DataType]) -> list[pa.Field]:
+    return [pa.field(name, pa.list_(kind)) for name, kind in kinds.items()]
+
+
+_STRING_FIELDS = [pa.field(name, pa.string()) for name in STRINGS]
+_SCALAR_FIELDS = [pa.field(name, kind) for name, kind in SCALARS.items()]
+SCHEMA = pa.schema(_STRING_FIELDS + _SCALAR_FIELDS + _list_fields(LISTS))
+FULL_SCHEMA = pa.schema([*SCHEMA, *_list_fields(OPTIONAL)])
+
 _METADATA_KEY = b"trajformer"
+_NO_MEMORY = ("Cannot allocate memory", "Failed to launch worker thread")  # texts of pyarrow
 # Copying the two float32 of a step as one integer is ten times faster.
 _PACKED_TYPES: dict[str, type] = {"position": np.int64, "heading": np.int32, "velocity": np.int64}
 _TRAILING_SHAPE = {"position": (2,), "heading": (), "velocity": (2,)}
@@ -79,10 +83,9 @@ class ShardInfo:
     source: str  # the data set
     split: str
     inputs: str = ""  # digest of the names of the inputs
-    skipped: tuple[
-        tuple[str, str], ...
-    ] = ()  # input name and reason, of the inputs without a scene
-    unit: str = METRES  # of the lengths in all scenes; shards of earlier versions have no entry
+    # input name and reason, of the inputs without a scene
+    skipped: tuple[tuple[str, str], ...] = ()
+    unit: str = METRES  # of the lengths in all scenes
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
 
@@ -92,48 +95,34 @@ def shard_path(store: Path, split: str, index: int) -> Path:
     return Path(store) / split / f"{index:05d}.arrow"
 
 
-PackedScene = dict[str, Any]
+# ---- writing ---------------------------------------------------------------------------------
+
+PackedScene = dict[str, Any]  # the value of each column, and the unit
 
 
 def pack(scene: Scene) -> PackedScene:
-    """The row of a scene in a shard, half as large as the scene: the form to keep until the shard is written."""
-    valid, lengths = scene.valid, np.diff(scene.polyline_offset)
-    row = {
-        name: value
-        for name, value in vars(scene).items()
-        if name not in ("origin", "polyline_offset")
-    }
-    row |= {
-        "agent_id": "\n".join(scene.agent_id),
-        "origin_x": float(scene.origin[0]),
-        "origin_y": float(scene.origin[1]),
-    }
-    for name, packed in _PACKED_TYPES.items():
-        row[name] = (
-            np.ascontiguousarray(getattr(scene, name))
-            .view(packed)
-            .reshape(valid.shape)[valid]
-            .view(np.float32)
-        )
-    row |= {
-        "num_steps": scene.num_steps,
-        "valid": np.packbits(valid),
-        "point": scene.point.reshape(-1),
-    }
-    row |= {
-        "agent_size": scene.agent_size.reshape(-1),
-        "light_state": scene.light_state.reshape(-1),
-    }
-    row["polyline_length"] = lengths.astype(np.min_scalar_type(len(scene.point))).view(np.uint8)
-    row["edge"] = (
-        scene.edge.reshape(-1).astype(np.min_scalar_type(scene.num_polylines)).view(np.uint8)
-    )
+    """The row of a scene in a shard.
+
+    It is half as large as the scene: the form to keep until the shard is written.
+    """
+    row = dict(vars(scene))
+    del row["origin"], row["polyline_offset"]
+    row["origin_x"] = float(scene.origin[0])
+    row["origin_y"] = float(scene.origin[1])
+    row["num_steps"] = scene.num_steps
+    row["agent_id"] = "\n".join(scene.agent_id)
+    row["valid"] = np.packbits(scene.valid)
+    for name, packed_type in _PACKED_TYPES.items():
+        steps = np.ascontiguousarray(getattr(scene, name)).view(packed_type)
+        valid_steps = steps.reshape(scene.valid.shape)[scene.valid]
+        row[name] = valid_steps.view(np.float32)
+    for name in ("point", "agent_size", "light_state"):
+        row[name] = getattr(scene, name).reshape(-1)
+    length_type = np.min_scalar_type(len(scene.point))
+    row["polyline_length"] = np.diff(scene.polyline_offset).astype(length_type).view(np.uint8)
+    edge_type = np.min_scalar_type(scene.num_polylines)
+    row["edge"] = scene.edge.reshape(-1).astype(edge_type).view(np.uint8)
     return row
-
-
-def _index_bytes(largest: np.ndarray) -> np.ndarray:
-    """Size in bytes of `np.min_scalar_type`, elementwise."""
-    return np.where(largest < 1 << 8, 1, np.where(largest < 1 << 16, 2, 4))
 
 
 def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
@@ -143,44 +132,47 @@ def _numbers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def _column(name: str, rows: list[Any]) -> pa.Array:
-    """The column of a shard with one value, text or array in each row (StoreError: more values than int32 can address)."""
+    """The column of a shard with one value, text or array in each row.
+
+    Raises StoreError: there are more values than int32 can address.
+    """
     if name in SCALARS:
         return _numbers(np.array(rows), SCALARS[name])
-    rows = [row.encode() for row in rows] if name in STRINGS else rows
+    if name in STRINGS:
+        rows = [row.encode() for row in rows]
     offsets = np.cumsum([0, *(len(row) for row in rows)])
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise StoreError(
-            f"{offsets[-1]} values in one column of a shard: prepare with a smaller shard size"
-        )
+    count = offsets[-1]
+    if count > np.iinfo(np.int32).max:
+        reason = f"{count} values in one column of a shard"
+        raise StoreError(f"{reason}: prepare with a smaller shard size")
     bounds = _numbers(offsets, pa.int32())
     if name in STRINGS:
-        return pa.StringArray.from_buffers(
-            len(rows), bounds.buffers()[1], pa.py_buffer(b"".join(rows))
-        )
-    return pa.ListArray.from_arrays(
-        bounds, _numbers(np.concatenate(rows) if rows else np.zeros(0), (LISTS | OPTIONAL)[name])
-    )
+        text = pa.py_buffer(b"".join(rows))
+        return pa.StringArray.from_buffers(len(rows), bounds.buffers()[1], text)
+    values = np.concatenate(rows) if rows else np.zeros(0)
+    return pa.ListArray.from_arrays(bounds, _numbers(values, ALL_LISTS[name]))
 
 
 def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardInfo) -> None:
-    """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes. The scenes determine `info.unit`.
+    """Write scenes, in this order, as one shard, atomically; equal inputs give equal bytes.
 
-    Raises OSError: the folder cannot be written; the temporary file is removed. StoreError: the scenes are too many or too large
-    for one shard, or have different units.
+    The scenes determine `info.unit`. Raises OSError: the folder cannot be written; the temporary
+    file is removed. StoreError: the scenes are too many or too large for one shard, or have
+    different units.
     """
     rows = [pack(scene) if isinstance(scene, Scene) else scene for scene in scenes]
     units = sorted({row["unit"] for row in rows})
     if len(units) > 1:
-        raise StoreError(
-            f"{path}: scenes in {' and in '.join(units)}: all scenes of a split must have one unit"
-        )
+        reason = f"scenes in {' and in '.join(units)}"
+        raise StoreError(f"{path}: {reason}: all scenes of a split must have one unit")
     info = replace(info, unit=units[0] if units else METRES)
-    schema = FULL_SCHEMA if any(len(row[name]) for row in rows for name in OPTIONAL) else SCHEMA
+    metadata = asdict(info) | {"scenes": len(rows)}
+
+    has_optional = any(len(row[name]) > 0 for row in rows for name in OPTIONAL)
+    schema = FULL_SCHEMA if has_optional else SCHEMA
+    schema = schema.with_metadata({_METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()})
     columns = [_column(name, [row[name] for row in rows]) for name in schema.names]
-    metadata = {
-        _METADATA_KEY: json.dumps(asdict(info) | {"scenes": len(rows)}, sort_keys=True).encode()
-    }
-    batch = pa.record_batch(columns, schema=schema.with_metadata(metadata))
+    batch = pa.record_batch(columns, schema=schema)
     with atomically(path) as temporary, temporary.open("wb") as sink:
         with pa.ipc.new_file(sink, batch.schema) as writer:
             writer.write_batch(batch)
@@ -188,33 +180,37 @@ def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardIn
         os.fsync(sink.fileno())  # the renamed shard is complete even after a power failure
 
 
+# ---- reading ---------------------------------------------------------------------------------
+
+
 @contextmanager
 def _open_shard(path: Path) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    """A reader of a mapped shard. Its buffers stay mapped after the context, without a file descriptor."""
+    """A reader of a mapped shard.
+
+    Its buffers stay mapped after the context, without a file descriptor.
+    """
     try:
         with pa.memory_map(str(path), "r") as file:
             yield pa.ipc.open_file(file)
     except (pa.ArrowException, OSError, ValueError) as error:
-        full = isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY)
-        reason = (
-            "cannot be opened, out of memory"
-            if full
-            else "not a readable shard (truncated or damaged)"
-        )
+        reason = "not a readable shard (truncated or damaged)"
+        no_memory = any(text in str(error) for text in _NO_MEMORY)
+        if no_memory or isinstance(error, MemoryError):
+            reason = "cannot be opened, out of memory"
         raise StoreError(f"{path}: {reason}: {error}") from error
 
 
 def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:
+    """Metadata and number of scenes of a shard with this schema."""
     try:
-        raw = json.loads((schema.metadata or {})[_METADATA_KEY])
-        version, count = raw["schema_version"], int(raw.pop("scenes"))
+        metadata = json.loads((schema.metadata or {})[_METADATA_KEY])
+        version = metadata["schema_version"]
         if version != SCHEMA_VERSION:
-            raise StoreError(
-                f"{path}: schema version {version}, this software reads {SCHEMA_VERSION}: preprocess again"
-            )
-        info = ShardInfo(
-            **raw | {"skipped": tuple((str(name), str(reason)) for name, reason in raw["skipped"])}
-        )
+            versions = f"schema version {version}, this software reads {SCHEMA_VERSION}"
+            raise StoreError(f"{path}: {versions}: preprocess again")
+        count = int(metadata.pop("scenes"))
+        skipped = [(str(name), str(reason)) for name, reason in metadata.pop("skipped")]
+        info = ShardInfo(**metadata, skipped=tuple(skipped))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: not a trajformer shard: no metadata") from error
     if not (schema.equals(SCHEMA) or schema.equals(FULL_SCHEMA)):
@@ -237,18 +233,35 @@ def read_scene_ids(path: Path) -> list[str]:
         return _strings(column)
 
 
-def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
-    """The first inconsistent row and column, or an empty text: every row of a damaged shard must be unpacked within bounds.
+def _strings(column: pa.Array) -> list[str]:
+    if column.null_count:
+        raise ValueError("an entry is null")
+    return column.to_pylist()
 
-    `bounds` int32 [scenes + 1, columns] is the start of each scene in each ragged column; `num_steps` is T of each scene.
+
+def _index_bytes(largest: np.ndarray) -> np.ndarray:
+    """Size in bytes of `np.min_scalar_type`, elementwise."""
+    sizes = np.where(largest < 1 << 16, 2, 4)
+    return np.where(largest < 1 << 8, 1, sizes)
+
+
+def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
+    """The first inconsistent row and column, or an empty text.
+
+    Every row of a damaged shard must be unpacked within bounds. `bounds` int32
+    [scenes + 1, columns] is the start of each scene in each ragged column; `num_steps` is T of each
+    scene.
     """
-    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(
-        0
-    )  # Arrow checks thin the last bound is in range
+    # Arrow has checked that the last bound is in range.
+    impossible = (bounds[0] != 0) | (bounds[1:] < bounds[:-1]).any(0)
     if impossible.any():
         return f"column {RAGGED[int(impossible.argmax())]} has impossible offsets"
-    length = dict(zip(RAGGED, np.diff(bounds, axis=0).T.astype(np.int64), strict=False))
-    agents, steps, polylines = length["agent_kind"], length["heading"], length["polyline_kind"]
+    lengths = np.diff(bounds, axis=0).T.astype(np.int64)  # [columns, scenes]
+    length = dict(zip(RAGGED, lengths, strict=False))
+    agents = length["agent_kind"]
+    steps = length["heading"]
+    polylines = length["polyline_kind"]
+    points = length["point"] // 2
     expected = {
         "agent_role": agents,
         "valid": (agents * num_steps + 7) // 8,
@@ -256,27 +269,26 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
         "velocity": 2 * steps,
         "polyline_id": polylines,
         "polyline_flags": polylines,
-        "polyline_length": polylines * _index_bytes(length["point"] // 2),
-        "point": length["point"] // 2 * 2,
+        "polyline_length": polylines * _index_bytes(points),
+        "point": 2 * points,
         "edge": 2 * length["edge_kind"] * _index_bytes(polylines),
     }
     if "light_lane" in length:
         expected["agent_size"] = np.where(length["agent_size"] > 0, 2 * agents, 0)
         expected["light_state"] = length["light_lane"] * num_steps
-    for name, value in expected.items():
-        for row in np.flatnonzero(length[name] != value)[:1]:
-            return f"row {row}: {name} has {length[name][row]} values, expected {value[row]}"
+    for name, count in expected.items():
+        different = np.flatnonzero(length[name] != count)
+        if len(different) > 0:
+            row = different[0]
+            return f"row {row}: {name} has {length[name][row]} values, expected {count[row]}"
     return ""
 
 
-def _strings(column: pa.Array) -> list[str]:
-    if column.null_count:
-        raise ValueError("an entry is null")
-    return column.to_pylist()
-
-
 class Shard:
-    """One memory-mapped shard; scenes are views of its columns (StoreError: not a readable shard of this schema version)."""
+    """One memory-mapped shard; scenes are views of its columns.
+
+    Raises StoreError: not a readable shard of this schema version.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -288,94 +300,124 @@ class Shard:
                 raise StoreError(
                     f"{path}: {batch.num_rows} scenes, expected {self._size} from the metadata"
                 )
-            self._scalars = [np.from_dlpack(batch.column(name)) for name in SCALARS]
-            self._ragged = [name for name in RAGGED if name in batch.schema.names]
-            columns = [batch.column(name) for name in self._ragged]
-            offsets = [
-                np.frombuffer(c.buffers()[1], np.int32, len(c) + 1, c.offset * 4) for c in columns
-            ]
-            self._bounds = np.stack(offsets, 1)  # [scenes + 1, columns], start of each scene
-            self._text = [memoryview(c.buffers()[2] or b"") for c in columns[: len(STRINGS)]]
-            self._values: list[np.ndarray] = [
-                np.from_dlpack(c.values) for c in columns[len(STRINGS) :]
-            ]
-        self._strings = dict(zip(STRINGS, columns, strict=False))
-        if problem := _find_inconsistency(
-            self._bounds, self._scalars[list(SCALARS).index("num_steps")]
-        ):
+            self._map_columns(batch)
+        problem = _find_inconsistency(self._bounds, self._scalars["num_steps"])
+        if problem:
             raise StoreError(f"{path}: damaged: {problem}")
+
+    def _map_columns(self, batch: pa.RecordBatch) -> None:
+        """Views of the buffers of all columns."""
+        self._scalars = {name: np.from_dlpack(batch.column(name)) for name in SCALARS}
+        self._strings = {name: batch.column(name) for name in STRINGS}
+        self._text = [memoryview(column.buffers()[2] or b"") for column in self._strings.values()]
+        self._lists = [name for name in ALL_LISTS if name in batch.schema.names]
+        lists = [batch.column(name) for name in self._lists]
+        self._values: list[np.ndarray] = [np.from_dlpack(column.values) for column in lists]
+        offsets = []
+        for column in (*self._strings.values(), *lists):
+            buffer = column.buffers()[1]
+            offsets.append(np.frombuffer(buffer, np.int32, len(column) + 1, column.offset * 4))
+        self._bounds = np.stack(offsets, 1)  # [scenes + 1, columns], start of each scene
 
     def __len__(self) -> int:
         return self._size
 
     def texts(self, name: str) -> list[str]:
-        """A text column, such as "scene_id" or "city", for all scenes in order (StoreError: the column is damaged)."""
+        """A text column, such as "scene_id" or "city", for all scenes in order.
+
+        Raises StoreError: the column is damaged.
+        """
         try:
             return _strings(self._strings[name])
         except ValueError as error:  # includes invalid UTF-8
             raise StoreError(f"{self.path}: damaged: {name}: {error}") from error
 
     def sizes(self) -> np.ndarray:
-        """Numbers of agents, polylines and points of each scene, int64 [scenes, 3], without unpacking scenes."""
-        per_scene = np.diff(self._bounds, axis=0)
-        return per_scene[
-            :, [RAGGED.index(name) for name in ("agent_kind", "polyline_kind", "point")]
-        ] // [1, 1, 2]
+        """Numbers of agents, polylines and points of each scene, without unpacking scenes.
+
+        Returns int64 [scenes, 3].
+        """
+        columns = [RAGGED.index(name) for name in ("agent_kind", "polyline_kind", "point")]
+        num_values = np.diff(self._bounds, axis=0)[:, columns]
+        return num_values // [1, 1, 2]  # a point has two values
 
     def summary(self) -> dict[str, np.ndarray]:
-        """Texts, numbers and sizes of each scene by column name, each [scenes], without unpacking scenes."""
-        texts = {
-            name: np.array(self.texts(name), object)
-            for name in ("scene_id", "source", "split", "city")
-        }
-        sizes = dict(
-            zip(("num_agents", "num_polylines", "num_points"), self.sizes().T, strict=True)
-        )
-        return texts | dict(zip(SCALARS, self._scalars, strict=True)) | sizes
+        """Texts, numbers and sizes of each scene by column name, without unpacking scenes.
+
+        All arrays are [scenes].
+        """
+        table: dict[str, np.ndarray] = {}
+        for name in ("scene_id", "source", "split", "city"):
+            table[name] = np.array(self.texts(name), object)
+        table |= self._scalars
+        size_names = ("num_agents", "num_polylines", "num_points")
+        return table | dict(zip(size_names, self.sizes().T, strict=True))
 
     def row_bytes(self) -> np.ndarray:
         """Bytes of each scene in the file, int64 [scenes]."""
-        return np.diff(self._bounds, axis=0) @ _VALUE_BYTES[: len(self._ragged)] + _FIXED_BYTES
+        value_bytes = [1] * len(STRINGS)
+        value_bytes += [ALL_LISTS[name].bit_width // 8 for name in self._lists]
+        offset_bytes = 4 * len((*STRINGS, *LISTS))
+        scalar_bytes = sum(kind.bit_width // 8 for kind in SCALARS.values())
+        return np.diff(self._bounds, axis=0) @ value_bytes + offset_bytes + scalar_bytes
 
     def scene(self, row: int) -> Scene:
-        """Scene number `row`; arrays that are not packed are read-only views of the file (StoreError: it cannot be unpacked)."""
+        """Scene number `row`; arrays that are not packed are read-only views of the file.
+
+        Raises StoreError: the scene cannot be unpacked.
+        """
         try:
             return self._unpack(row)
         except ValueError as error:
             raise StoreError(f"{self.path}: row {row}: damaged: {error}") from error
 
     def _unpack(self, row: int) -> Scene:
-        start, end = self._bounds[row].tolist(), self._bounds[row + 1].tolist()
-        text = [str(part[a:b], "utf-8") for part, a, b in zip(self._text, start, end, strict=False)]
-        values: dict[str, Any] = dict(zip(STRINGS, text, strict=True))
-        values |= dict(zip(SCALARS, [column[row].item() for column in self._scalars], strict=True))
-        lists = zip(self._values, start[len(text) :], end[len(text) :], strict=True)
-        array = dict(
-            zip(self._ragged[len(text) :], [values[a:b] for values, a, b in lists], strict=True)
-        )
-        agent_id, shape = (
-            tuple(values["agent_id"].split("\n")),
-            (len(array["agent_kind"]), values.pop("num_steps")),
-        )
-        if len(agent_id) != shape[0]:
-            raise ValueError(f"agent_id: {len(agent_id)} ids for {shape[0]} agents")
-        valid = np.unpackbits(array["valid"], count=shape[0] * shape[1]).view(np.bool_)
-        for name, packed in _PACKED_TYPES.items():
-            dense: np.ndarray = np.zeros(len(valid), packed)
-            dense[valid] = array[name].view(packed)
-            array[name] = dense.view(np.float32).reshape(*shape, *_TRAILING_SHAPE[name])
-        point, polylines = array["point"].reshape(-1, 2), len(array["polyline_kind"])
-        offset = np.zeros(polylines + 1, np.int32)
-        array.pop("polyline_length").view(np.min_scalar_type(len(point))).cumsum(out=offset[1:])
-        edge = array["edge"].view(np.min_scalar_type(polylines)).reshape(2, -1).astype(np.int32)
-        array |= {
-            "valid": valid.reshape(shape),
-            "point": point,
-            "polyline_offset": offset,
-            "edge": edge,
-        }
-        for name, length in (("agent_size", 2), ("light_state", shape[1])):
-            if name in array and len(flat := array.pop(name)):
-                array[name] = flat.reshape(-1, length)
-        array["origin"] = np.array([values.pop("origin_x"), values.pop("origin_y")])
-        return Scene(**values | array | {"agent_id": agent_id, "unit": self.info.unit})
+        starts = self._bounds[row].tolist()
+        ends = self._bounds[row + 1].tolist()
+        fields: dict[str, Any] = {"unit": self.info.unit}
+        for name, column in self._scalars.items():
+            fields[name] = column[row].item()
+        # The columns of texts come before the columns of lists.
+        for name, text, start, end in zip(STRINGS, self._text, starts, ends, strict=False):
+            fields[name] = str(text[start:end], "utf-8")
+        first_list = len(STRINGS)
+        bounds = zip(starts[first_list:], ends[first_list:], strict=True)
+        for name, values, (start, end) in zip(self._lists, self._values, bounds, strict=True):
+            fields[name] = values[start:end]
+        fields["origin"] = np.array([fields.pop("origin_x"), fields.pop("origin_y")])
+        _unpack_agents(fields)
+        _unpack_map(fields)
+        return Scene(**fields)
+
+
+def _unpack_agents(fields: dict[str, Any]) -> None:
+    """Restore the shapes of the agents' fields, with zeros at steps that are not valid."""
+    num_agents = len(fields["agent_kind"])
+    num_steps = fields.pop("num_steps")
+    fields["agent_id"] = tuple(fields["agent_id"].split("\n"))
+    if len(fields["agent_id"]) != num_agents:
+        raise ValueError(f"agent_id: {len(fields['agent_id'])} ids for {num_agents} agents")
+    valid = np.unpackbits(fields["valid"], count=num_agents * num_steps).view(np.bool_)
+    fields["valid"] = valid.reshape(num_agents, num_steps)
+    for name, packed_type in _PACKED_TYPES.items():
+        steps: np.ndarray = np.zeros(len(valid), packed_type)
+        steps[valid] = fields[name].view(packed_type)
+        shape = (num_agents, num_steps, *_TRAILING_SHAPE[name])
+        fields[name] = steps.view(np.float32).reshape(shape)
+    # An empty optional field has the default shape of `Scene`.
+    for name, length in (("agent_size", 2), ("light_state", num_steps)):
+        values = fields.pop(name, ())
+        if len(values) > 0:
+            fields[name] = values.reshape(-1, length)
+
+
+def _unpack_map(fields: dict[str, Any]) -> None:
+    """Restore offsets of polylines, points and edges."""
+    num_polylines = len(fields["polyline_kind"])
+    fields["point"] = fields["point"].reshape(-1, 2)
+    length_type = np.min_scalar_type(len(fields["point"]))
+    offset = np.zeros(num_polylines + 1, np.int32)
+    fields.pop("polyline_length").view(length_type).cumsum(out=offset[1:])
+    fields["polyline_offset"] = offset
+    edge = fields["edge"].view(np.min_scalar_type(num_polylines))
+    fields["edge"] = edge.reshape(2, -1).astype(np.int32)

@@ -146,7 +146,8 @@ def rows(
 
 def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Milliseconds per scenario: raw files to a written shard; parts and references on some of the files."""
-    from data_prep.engine.prepare import PrepareOptions, prepare
+    from data_prep.engine.options import PrepareOptions
+    from data_prep.engine.prepare import prepare
 
     with tempfile.TemporaryDirectory() as name:
         temporary, reader = Path(name), Argoverse2()
@@ -272,7 +273,8 @@ def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
 
 def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Prepare the stores once, then measure reading."""
-    from data_prep.engine.prepare import PrepareOptions, prepare
+    from data_prep.engine.options import PrepareOptions
+    from data_prep.engine.prepare import prepare
     from data_prep.readers.argoverse1 import Argoverse1
 
     with tempfile.TemporaryDirectory() as name:

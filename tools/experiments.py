@@ -32,7 +32,8 @@ import torch
 from measure import report
 from torch import Tensor
 
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
 from trajformer.core.blocks import BlockConfig

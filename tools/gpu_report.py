@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
 from trajformer.core.blocks import BlockConfig

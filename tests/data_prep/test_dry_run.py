@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import pytest
 from support.odd_readers import Odd, odd_folder, reads, small_scene
 
-from data_prep.engine.prepare import SAMPLE_SIZE, PrepareOptions, estimate, prepare
+from data_prep.engine.estimate import SAMPLE_SIZE, estimate
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
 from data_prep.readers.raw_file import cached_by_file

@@ -12,7 +12,8 @@ from support import interaction as files
 from support.interaction import CORNER, LOCATION, Row, car, traffic, walker
 from support.scenes import agent, assert_same_history, named_edges, with_role
 
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
 from data_prep.reader import Input
 from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.reader import Interaction

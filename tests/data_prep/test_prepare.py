@@ -11,7 +11,9 @@ from support.odd_readers import Odd, odd_folder, small_scene
 from support.prepared import content
 from support.raw_folders import FOLDERS
 
-from data_prep.engine.prepare import PrepareOptions, PrepareSummary, estimate, prepare
+from data_prep.engine.estimate import estimate
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import PrepareSummary, prepare
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.errors import SceneError, StoreError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import read_manifest, verify_store

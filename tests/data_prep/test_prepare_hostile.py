@@ -15,8 +15,10 @@ from support.odd_readers import Odd, Unreadable, odd_folder, reads, small_scene
 from support.prepared import content
 
 from data_prep.engine import tasks
-from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.tasks import KILLED, MEMORY_GB, ShardTask, memory_limit, prepare_shard
+from data_prep.engine.limits import MEMORY_GB, memory_limit
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
+from data_prep.engine.tasks import KILLED, ShardTask, prepare_shard
 from data_prep.reader import Input
 from data_prep.readers.columns import check_count
 from trajformer.errors import SceneError, TrajformerError

@@ -14,8 +14,9 @@ from support.odd_readers import Odd, odd_folder, reads
 from support.prepared import content, preprocess_words
 from support.processes import ROOT, run_python
 
-from data_prep.engine.prepare import PrepareOptions, prepare
-from data_prep.engine.runners import OBJECT_STORE_BYTES
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
+from data_prep.engine.ray_runner import OBJECT_STORE_BYTES
 from data_prep.engine.tasks import KILLED
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.errors import SceneError, TrajformerError

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from support.odd_readers import Odd, odd_folder
 
-from data_prep.engine.prepare import PrepareOptions, Progress, prepare
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
+from data_prep.engine.progress import Progress
 from data_prep.engine.tasks import ShardResult, ShardTask
 
 EIGHT = ["fine"] * 8  # inputs
@@ -17,7 +19,7 @@ def test_a_log_gets_a_line_every_30_seconds(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw, now = odd_folder(tmp_path / "raw", *EIGHT), [1000.0]
-    for clock in ("data_prep.engine.prepare.time.monotonic", "tqdm.std.time"):
+    for clock in ("data_prep.engine.progress.time.monotonic", "tqdm.std.time"):
         monkeypatch.setattr(clock, lambda: now[0])
     inputs = Odd().inputs(raw, "s")
     kept, *pending = (

@@ -12,7 +12,8 @@ from support import fixtures
 from support.odd_readers import Odd, odd_folder, small_scene
 
 from data_prep.engine import tasks
-from data_prep.engine.tasks import Alarm, InputTimeout, ShardTask, prepare_shard
+from data_prep.engine.limits import Alarm, InputTimeout
+from data_prep.engine.tasks import ShardTask, prepare_shard
 from data_prep.reader import Input, Reader, StagedReader
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError

@@ -16,8 +16,9 @@ from support.cli import run
 from support.scenes import assert_same_history, make_scene
 from support.tables import SMALL, frame, read, read_all, track, two_tracks, write
 
+from data_prep.engine.options import PrepareOptions
 from data_prep.engine.plausible import check_plausible
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.prepare import prepare
 from data_prep.reader import Input
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerError

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from support.uses import Case, Guard
 
 from data_prep.engine import tasks
-from data_prep.engine.prepare import PrepareOptions, plan
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.plan import plan
 from data_prep.readers.names import READERS
 
 FILES = "trajformer/scenes/files.py"

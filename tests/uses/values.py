@@ -9,7 +9,8 @@ import numpy as np
 from support import tables
 from support.uses import Case, Guard
 
-from data_prep.engine.prepare import PrepareOptions, prepare
+from data_prep.engine.options import PrepareOptions
+from data_prep.engine.prepare import prepare
 from data_prep.readers.table.reader import Table
 from trajformer import build_model, collate
 from trajformer.data.sample import BatchConfig

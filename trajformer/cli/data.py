@@ -19,7 +19,7 @@ from trajformer.cli.parsing import Parser, add_fields, new_parser
 from trajformer.scenes.files import lock_folder
 
 if TYPE_CHECKING:
-    from data_prep.engine.prepare import PrepareOptions
+    from data_prep.engine.options import PrepareOptions
     from data_prep.reader import Reader
 
 WORKERS = 2
@@ -121,7 +121,8 @@ def preprocess_parser(source: str = "") -> Parser:
 
 def run_preprocess(args: Namespace) -> None:
     """`trajformer preprocess`: prepare a store and print the number of scenes, and the skipped scenes with their reasons."""
-    from data_prep.engine.prepare import PrepareOptions, prepare
+    from data_prep.engine.options import PrepareOptions
+    from data_prep.engine.prepare import prepare
     from data_prep.readers.names import READERS
 
     kind: Any = READERS[args.source]
@@ -148,7 +149,7 @@ def run_preprocess(args: Namespace) -> None:
 
 def print_estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> None:
     """Print the work of a preparation, the size of its store and its duration; write nothing."""
-    from data_prep.engine.prepare import estimate
+    from data_prep.engine.estimate import estimate
 
     size_text = partial(tqdm.format_sizeof, suffix="B")
     estimated = estimate(reader, raw, store, options)

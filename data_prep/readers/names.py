@@ -7,7 +7,7 @@ from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
 from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction
-from data_prep.readers.scenarionet import ScenarioNet
+from data_prep.readers.scenarionet.reader import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.table.reader import Table
 from trajformer.config import load_plugins

@@ -220,6 +220,11 @@ HOSTILE: dict[str, bytes] = {
     "state of a dict": b"}}b",
     "state of a name": name("numpy", "dtype") + b"}b",
     "state of a text": text("a") + b"}b",
+    "defaults of a function": name("collections", "OrderedDict")
+    + b"N}"
+    + text("__defaults__")
+    + b")s\x86b",
+    "dict with a default": name("collections", "defaultdict") + text("a") + b"\x85R",
     "second state": array(SHAPE, DATA)
     + b"(K\x01"
     + HUGE
@@ -268,6 +273,9 @@ HOSTILE: dict[str, bytes] = {
     "float in a set": b"\x8f(G" + bytes(8) + b"\x90",
     "key without value": b"}(K\x01u",
     "items of a number": b"K\x01(K\x01e",
+    "items of a bytearray": b"\x96" + (3).to_bytes(8, "little") + b"abc(K\x01e",
+    "items of an array": array(SHAPE, DATA) + b"K\x00K\x01s",
+    "name as key": b"}" + name("numpy", "dtype") + b"Ns",
     "items of a name": name("builtins", "dict") + b"(K\x01K\x02u",
     "another memo": b"j\xff\xff\xff\x7f",
     "no value": b"",

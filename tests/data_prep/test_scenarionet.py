@@ -14,7 +14,7 @@ from support.cli import run
 from support.hostile import read_checked
 from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, write
 
-from data_prep.readers.scenarionet import ScenarioNet
+from data_prep.readers.scenarionet.reader import ScenarioNet
 from trajformer.scenes.scene import (
     AgentKind,
     AgentRole,

@@ -1,0 +1,1 @@
+"""ScenarioNet data sets."""

@@ -1,0 +1,367 @@
+"""One file of a ScenarioNet data set: tracks, map and traffic lights of a scenario."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from data_prep.readers.columns import check_count
+from data_prep.readers.plain_pickle import load_plain_pickle
+from data_prep.readers.raw_file import cached_by_file, printable
+from data_prep.readers.vector_map import VectorMap, build_map
+from trajformer.errors import SceneError
+from trajformer.scenes.geometry import wrap
+from trajformer.scenes.scene import (
+    MAX_ORIGIN_M,
+    MAX_SIZE_M,
+    AgentKind,
+    EdgeKind,
+    LaneFlag,
+    LightState,
+    PolylineKind,
+)
+
+MAX_BYTES = 64 << 20  # of a file; a scenario has about 1 MB
+MAX_UNPACKED = 512 << 20  # a scenario has about 5 MB
+# A value may occur many times in a file, so its size limits none of these.
+MAX_STEPS = 10_000
+MAX_CELLS = 1_000_000
+MAX_FEATURES = 20_000
+MAX_POINTS = 1_000_000
+MAX_LINKS = 32  # of one lane and kind
+EGO_ID = "AV"  # of the ego car in scenes of all data sets
+
+AGENT_KINDS = {
+    "VEHICLE": AgentKind.VEHICLE,
+    "PEDESTRIAN": AgentKind.PEDESTRIAN,
+    "CYCLIST": AgentKind.CYCLIST,  # also motorcyclists of nuScenes
+    "TRAFFIC_CONE": AgentKind.CONSTRUCTION,
+    "TRAFFIC_BARRIER": AgentKind.CONSTRUCTION,
+    "TRAFFIC_OBJECT": AgentKind.STATIC,
+    "OTHER": AgentKind.UNKNOWN,
+    "UNSET": AgentKind.UNKNOWN,
+}
+# Kind of each map feature; features without a kind are ignored.
+FEATURES: dict[str, PolylineKind | None] = {
+    "LANE_SURFACE_STREET": PolylineKind.LANE_VEHICLE,
+    "LANE_SURFACE_UNSTRUCTURE": PolylineKind.LANE_VEHICLE,
+    "LANE_FREEWAY": PolylineKind.LANE_VEHICLE,
+    "LANE_UNKNOWN": PolylineKind.LANE_VEHICLE,
+    "LANE_BIKE_LANE": PolylineKind.LANE_BIKE,
+    "CROSSWALK": PolylineKind.CROSSWALK,
+    "ROAD_LINE_BROKEN_SINGLE_WHITE": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_SOLID_SINGLE_WHITE": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_SOLID_DOUBLE_WHITE": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_BROKEN_SINGLE_YELLOW": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_BROKEN_DOUBLE_YELLOW": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_SOLID_SINGLE_YELLOW": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_SOLID_DOUBLE_YELLOW": PolylineKind.ROAD_LINE,
+    "ROAD_LINE_PASSING_DOUBLE_YELLOW": PolylineKind.ROAD_LINE,
+    "UNKNOWN_LINE": PolylineKind.ROAD_LINE,
+    "ROAD_EDGE_BOUNDARY": PolylineKind.ROAD_EDGE,
+    "ROAD_EDGE_MEDIAN": PolylineKind.ROAD_EDGE,
+    "ROAD_EDGE_SIDEWALK": PolylineKind.ROAD_EDGE,
+    "UNKNOWN": PolylineKind.ROAD_EDGE,
+    "STOP_SIGN": None,
+    "SPEED_BUMP": None,
+    "DRIVEWAY": None,
+}
+INTERSECTION_LANE = "LANE_SURFACE_UNSTRUCTURE"  # connects lanes across an intersection
+LIGHTS = {
+    "LANE_STATE_STOP": LightState.RED,
+    "LANE_STATE_ARROW_STOP": LightState.RED,
+    "LANE_STATE_CAUTION": LightState.YELLOW,
+    "LANE_STATE_ARROW_CAUTION": LightState.YELLOW,
+    "LANE_STATE_FLASHING_CAUTION": LightState.YELLOW,
+    "LANE_STATE_GO": LightState.GREEN,
+    "LANE_STATE_ARROW_GO": LightState.GREEN,
+    "LANE_STATE_FLASHING_STOP": LightState.UNKNOWN,
+    "LANE_STATE_UNKNOWN": LightState.UNKNOWN,
+    **{f"TRAFFIC_LIGHT_{state.name}": state for state in LightState},
+}
+_LINKS = {
+    "exit_lanes": EdgeKind.SUCCESSOR,
+    "entry_lanes": EdgeKind.PREDECESSOR,
+    "left_neighbor": EdgeKind.LEFT,
+    "right_neighbor": EdgeKind.RIGHT,
+}
+
+
+class _StateField(NamedTuple):
+    """A field of a track's state and its columns in the table of all fields."""
+
+    column: int
+    width: int
+    limit: float  # largest absolute value
+
+
+_STATE = {
+    "position": _StateField(0, 2, MAX_ORIGIN_M),
+    "heading": _StateField(2, 1, 1e3),
+    "length": _StateField(3, 1, MAX_SIZE_M),
+    "width": _StateField(4, 1, MAX_SIZE_M),
+    "valid": _StateField(5, 1, 1.0),
+}
+_OPTIONAL = ("length", "width")
+
+
+class Scenario(NamedTuple):
+    """A scenario of L steps; invalid entries are zero."""
+
+    time: np.ndarray  # float64 [L], seconds
+    city: str
+    agent_id: list[str]
+    listed: list[str]  # ids of the tracks to predict
+    kind: np.ndarray  # uint8 [A]
+    is_ego: np.ndarray  # bool [A]
+    position: np.ndarray  # float64 [A, L, 2], metres
+    heading: np.ndarray  # float64 [A, L], radians
+    size: np.ndarray  # float64 [A, L, 2], length and width in metres
+    valid: np.ndarray  # bool [A, L]
+    lanes: VectorMap  # `polyline_id` is the number of the feature in the file
+    light_lane: list[int]  # feature of each light
+    light_state: np.ndarray  # uint8 [N, L]
+
+
+@cached_by_file(2)  # all windows of a scenario are read in sequence
+def read_scenario(path: Path) -> Scenario:
+    """Read a scenario; a SceneError names the file and the field that cannot be used."""
+    data = load_plain_pickle(path, MAX_BYTES, MAX_UNPACKED)
+    metadata = get_value(data, "metadata", dict, f"{path}: ")
+    tracks = get_value(data, "tracks", dict, f"{path}: ")
+    features = get_value(data, "map_features", dict, f"{path}: ")
+    lights = get_value(data, "dynamic_map_states", dict, f"{path}: ")
+    time = get_timestamps(metadata, f"{path}: metadata.")
+    length = get_value(data, "length", int, f"{path}: ")
+    if length != len(time):
+        raise SceneError(f"{path}: length: {length}, metadata.ts has {len(time)} timestamps")
+
+    kinds, states = _tracks(tracks, length, path)
+    agent_id = [str(name) for name in tracks]
+    ego_id = _ego_id(metadata, agent_id, path)
+    is_ego = np.array([name == ego_id for name in agent_id])
+    # In nuScenes, the ego car's length and width are exchanged.
+    states[is_ego, :, 3:5] = np.sort(states[is_ego, :, 3:5])[..., ::-1]
+    listed: Any = ()
+    if "tracks_to_predict" in metadata:
+        listed = get_value(metadata, "tracks_to_predict", dict, f"{path}: metadata.")
+
+    number_of = {str(name): index for index, name in enumerate(features)}
+    lanes = _map(features, number_of, path)
+    light_lane, light_state = _lights(lights, number_of, length, path)
+    city = metadata.get("map")
+    return Scenario(
+        time=time,
+        city=city if type(city) is str else "",
+        agent_id=agent_id,
+        listed=[str(name) for name in listed],
+        kind=kinds,
+        is_ego=is_ego,
+        position=states[..., :2],
+        heading=wrap(states[..., 2]),
+        size=states[..., 3:5],
+        valid=states[..., 5] != 0.0,
+        lanes=lanes,
+        light_lane=light_lane,
+        light_state=light_state,
+    )
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def get_value(parent: Any, key: str, kind: type, where: str) -> Any:
+    """`parent[key]`; the SceneError for a missing value or a wrong type starts with `where`."""
+    value = parent.get(key) if type(parent) is dict else None
+    if isinstance(value, np.ndarray):
+        value = np.asarray(value)  # of a subclass
+    if type(value) is not kind:
+        problem = "missing" if value is None else f"of type {type(value).__name__}"
+        raise SceneError(f"{where}{key}: {problem}, expected {kind.__name__}")
+    return value
+
+
+def _get_type(meanings: dict[str, Any], parent: Any, where: str) -> str:
+    """The type of a track or feature; SceneError if it is not a key of `meanings`."""
+    word: str = get_value(parent, "type", str, where)
+    if word not in meanings:
+        raise SceneError(f"{where}type: unknown value {printable(word[:40])!r}")
+    return word
+
+
+def get_timestamps(metadata: dict[str, Any], where: str) -> np.ndarray:
+    """Timestamps float64 [L] in seconds; the message of a SceneError starts with `where`."""
+    time: Any = metadata.get("ts")
+    if type(time) is list and all(type(value) in (int, float) for value in time):
+        time = np.array(time, np.float64)
+    is_numbers = isinstance(time, np.ndarray) and time.dtype.kind in "iuf" and time.ndim == 1
+    if not is_numbers or not 2 <= len(time) <= MAX_STEPS:
+        raise SceneError(f"{where}ts: expected 2 to {MAX_STEPS} timestamps")
+    if not np.abs(time).max() < 1e12:
+        raise SceneError(f"{where}ts: a timestamp is NaN or over 1e12, expected seconds")
+    return np.asarray(time, np.float64)
+
+
+# ---- tracks --------------------------------------------------------------------------------------
+
+
+def _tracks(tracks: dict[Any, Any], length: int, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """AgentKind uint8 [A] and the states float64 [A, L, 6] of all tracks."""
+    check_count(len(tracks) * length, MAX_CELLS, "steps of all tracks", path)
+    kinds = []
+    states = []
+    for name, track in tracks.items():
+        where = f"{path}: tracks[{printable(str(name)[:40])}]."
+        kinds.append(AGENT_KINDS[_get_type(AGENT_KINDS, track, where)])
+        state = get_value(track, "state", dict, where)
+        states.append(_states(state, length, f"{where}state."))
+    return np.array(kinds, np.uint8), np.array(states)
+
+
+def _ego_id(metadata: dict[str, Any], agent_id: list[str], path: Path) -> str | None:
+    """Id of the ego car; a simulation may have none."""
+    value = metadata.get("sdc_id")
+    ego_id = str(value) if type(value) in (str, int) else None
+    if ego_id is not None and ego_id not in agent_id:
+        raise SceneError(f"{path}: metadata.sdc_id: no track {printable(ego_id[:40])!r}")
+    if EGO_ID in agent_id and ego_id != EGO_ID:
+        raise SceneError(
+            f"{path}: tracks[{EGO_ID}]: this id is reserved for the ego car (metadata.sdc_id)"
+        )
+    return ego_id
+
+
+def _states(state: dict[str, Any], length: int, where: str) -> np.ndarray:
+    """x, y, heading, length, width and valid of a track, float64 [L, 6].
+
+    All are zero where the track is not valid; an unknown size is zero.
+    """
+    table = np.zeros((length, 6))
+    for key, field in _STATE.items():
+        if key in _OPTIONAL and key not in state:
+            continue
+        values = get_value(state, key, np.ndarray, where)
+        is_table = values.dtype.kind != "U" and values.ndim in (1, 2) and len(values) == length
+        if not is_table or values.size < length * field.width:
+            raise SceneError(
+                f"{where}{key}: {values.dtype} of shape {values.shape}, "
+                f"expected numbers [{length}, {field.width}]"
+            )
+        columns = slice(field.column, field.column + field.width)
+        table[:, columns] = values.reshape(length, -1)[:, : field.width]
+
+    is_invalid = table[:, 5] == 0.0
+    table[is_invalid] = 0.0  # invalid entries may have any value
+    for key, field in _STATE.items():
+        columns = slice(field.column, field.column + field.width)
+        if not np.abs(table[:, columns]).max() <= field.limit:
+            raise SceneError(f"{where}{key}: NaN or over {field.limit:g} at a valid step")
+    if table[:, 3:].min() < 0.0 or not np.isin(table[:, 5], (0.0, 1.0)).all():
+        raise SceneError(
+            f"{where}valid, length, width: a negative size, or valid is neither 0 nor 1"
+        )
+    return table
+
+
+# ---- map and traffic lights ----------------------------------------------------------------------
+
+
+def _map(features: dict[Any, Any], number_of: dict[str, int], path: Path) -> VectorMap:
+    """The map; features with a single point are dropped, as Waymo has some.
+
+    `number_of` has the number of each feature by its id.
+    """
+    check_count(len(features) + 1, MAX_FEATURES, "map_features", path)
+    heads: list[tuple[int, int, int]] = []  # number, kind, flags
+    lines: list[np.ndarray] = []
+    links: list[tuple[int, int | None, int]] = []
+    num_points = 0
+    for name, feature in features.items():
+        where = f"{path}: map_features[{printable(str(name)[:40])}]."
+        word = _get_type(FEATURES, feature, where)
+        kind = FEATURES[word]
+        if kind is None:
+            continue
+        key = "polyline" if "polyline" in feature else "polygon"
+        line = _points(feature, key, where)
+        num_points += len(line)
+        check_count(num_points + 1, MAX_POINTS, "points", path)
+        if len(line) < 2:
+            continue
+        is_ring = key == "polygon" or kind == PolylineKind.CROSSWALK
+        if is_ring and (line[0] != line[-1]).any():
+            line = np.concatenate([line, line[:1]])
+        number = number_of[str(name)]
+        flags = LaneFlag.INTERSECTION if word == INTERSECTION_LANE else LaneFlag.NONE
+        heads.append((number, int(kind), int(flags)))
+        lines.append(line)
+        if kind <= PolylineKind.LANE_BIKE:
+            for other, link in _links(feature, where):
+                links.append((number, number_of.get(other), int(link)))
+    lengths = [len(line) for line in lines]
+    points = np.concatenate([np.zeros((0, 2)), *lines])
+    return build_map(heads, lengths, points, links)
+
+
+def _points(feature: dict[str, Any], key: str, where: str) -> np.ndarray:
+    """Points float64 [P, 2] of a feature in the city frame."""
+    line = get_value(feature, key, np.ndarray, where)
+    is_table = line.dtype.kind in "iuf" and line.ndim == 2 and line.shape[1] >= 2
+    if not is_table or not np.abs(line).max(initial=0) <= MAX_ORIGIN_M:
+        problem = f"{line.dtype} of shape {line.shape}, or NaN or over {MAX_ORIGIN_M:g} m"
+        raise SceneError(f"{where}{key}: {problem}, expected points [P, 2]")
+    points: np.ndarray = line[:, :2].astype(np.float64)
+    return points
+
+
+def _links(feature: dict[str, Any], where: str) -> list[tuple[str, EdgeKind]]:
+    """The ids of the linked lanes of a lane."""
+    links = []
+    for field, kind in _LINKS.items():
+        others = feature.get(field, [])
+        if type(others) is not list or len(others) > MAX_LINKS:
+            raise SceneError(f"{where}{field}: expected a list of at most {MAX_LINKS} lanes")
+        for other in others:
+            if type(other) is dict:  # of Waymo
+                other = other.get("feature_id")
+            if type(other) in (str, int):
+                links.append((str(other), kind))
+    return links
+
+
+def _lights(
+    lights: dict[Any, Any], number_of: dict[str, int], length: int, path: Path
+) -> tuple[list[int], np.ndarray]:
+    """The feature of each traffic light and its states, uint8 [N, L]."""
+    check_count(len(lights) * length + 1, MAX_CELLS, "states of traffic lights", path)
+    lanes: list[int] = []
+    rows: list[list[int]] = []
+    for name, light in lights.items():
+        where = f"{path}: dynamic_map_states[{printable(str(name)[:40])}]."
+        states = _light_states(light, length, where)
+        lane = light.get("lane", name)
+        if type(lane) in (str, int) and str(lane) in number_of:
+            lanes.append(number_of[str(lane)])
+            rows.append(states)
+    return lanes, np.array(rows, np.uint8).reshape(len(lanes), length)
+
+
+def _light_states(light: Any, length: int, where: str) -> list[int]:
+    """LightState of a traffic light at each of L steps."""
+    words = get_value(light, "state", dict, where).get("object_state")
+    if isinstance(words, np.ndarray) and words.ndim == 1:
+        words = words.tolist()
+    if type(words) not in (list, tuple) or len(words) != length:
+        raise SceneError(
+            f"{where}state.object_state: expected {length} states, one for each timestamp"
+        )
+    states = []
+    for word in words:
+        if word is None:
+            states.append(int(LightState.UNKNOWN))
+        elif type(word) is str and word in LIGHTS:
+            states.append(int(LIGHTS[word]))
+        else:
+            shown = printable(word[:40]) if type(word) is str else type(word).__name__
+            raise SceneError(f"{where}state.object_state: unknown value {shown!r}")
+    return states

@@ -272,7 +272,11 @@ def test_attention_is_computed_in_one_module() -> None:
         "gumbel_softmax",
     }
     ours = {"Transformer", "TransformerConfig"}  # of heads/translation
-    scores = {"trajformer.models.modes", "trajformer.models.se2former"}  # probabilities of modes
+    scores = {  # probabilities of modes
+        "trajformer.models.modes",
+        "trajformer.models.se2former.single_forecast",
+        "trajformer.models.se2former.worlds",
+    }
     found = []
     for module in library().keys() - {"trajformer.core.attention"} - scores:
         banned = (

@@ -30,7 +30,7 @@ from trajformer.data.augment import augment
 from trajformer.data.batch import Observation
 from trajformer.data.loading import SceneDataset
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.se2former import SE2Former
+from trajformer.models.se2former.model import SE2Former
 from trajformer.recipes.names import read_recipe
 from trajformer.scenes.store import SceneStore
 

@@ -48,7 +48,7 @@ from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.models.scene_set import SceneSet, SceneTrajectories
-from trajformer.models.se2former import SE2Former
+from trajformer.models.se2former.model import SE2Former
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.names import read_recipe
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig

@@ -22,7 +22,7 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer import FanConfig, MMTransformerConfig, RegionConfig
 from trajformer.models.scene_set import SceneSetConfig
-from trajformer.models.se2former import SE2FormerConfig
+from trajformer.models.se2former.model import SE2FormerConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import LatentConfig, SceneEncoderConfig, WayformerConfig
 from trajformer.recipes.choices import MODELS

@@ -100,7 +100,12 @@ def test_batches_of_other_sizes_are_not_compiled_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [("agentformer-road", "reconstruct"), ("scene-set", "trajectories")]
+    ("name", "method"),
+    [
+        ("agentformer-road", "reconstruct"),
+        ("scene-set", "trajectories"),
+        ("se2former", "propose"),
+    ],
 )
 def test_methods_that_losses_call_are_one_graph_with_the_same_gradient(
     name: str, method: str

@@ -23,7 +23,8 @@ from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
 from trajformer.models.mmtransformer import MMTransformerConfig, RegionLossConfig
 from trajformer.models.scene_set import SceneSetConfig, SceneSetLossConfig
-from trajformer.models.se2former import SE2FormerConfig, SE2FormerLossConfig
+from trajformer.models.se2former.loss import SE2FormerLossConfig
+from trajformer.models.se2former.model import SE2FormerConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
 from trajformer.models.wayformer import WayformerConfig
 

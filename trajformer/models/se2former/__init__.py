@@ -1,0 +1,1 @@
+"""SE2Former: `model` names the parts in their order."""

@@ -1,0 +1,99 @@
+"""Features of lane pieces and agents, each in its own frame, so that they are SE(2)-invariant."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trajformer.core.blocks import masked_mean
+from trajformer.data.batch import Observation
+from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
+from trajformer.scenes.geometry import rotate, to_frame
+from trajformer.scenes.scene import AgentKind, AgentRole
+
+LANE_POINTS = 8  # a lane piece is resampled to this number of points
+NUM_LANE_FEATURES = 2 * LANE_POINTS + NUM_ATTRIBUTES
+_MIDDLE = slice(LANE_POINTS // 2 - 1, LANE_POINTS // 2 + 1)  # the two points around the middle
+_LENGTH_M, _WIDTH_M = 10.0, 2.0  # units of lane points along and across the lane
+_CLIP = 20.0  # features of agents are clipped, because single positions can be far off
+
+
+def resample_lanes(point: Tensor) -> Tensor:
+    """Polylines [B, M, P, 2] to [B, M, 8, 2] by linear interpolation between their points."""
+    count = point.shape[2]
+    if count == LANE_POINTS:
+        return point
+    index = torch.linspace(0, count - 1, LANE_POINTS, device=point.device)
+    before = index.long().clamp(max=count - 2)
+    fraction = (index - before)[:, None]
+    return point[:, :, before] * (1 - fraction) + point[:, :, before + 1] * fraction
+
+
+def map_center(point: Tensor, mask: Tensor) -> Tensor:
+    """Mean [B, 2] of the middle points of lane pieces [B, M, 8, 2], `mask` bool [B, M]."""
+    return masked_mean(point[:, :, LANE_POINTS // 2], mask[..., None], 1)
+
+
+def lane_poses(point: Tensor) -> Tensor:
+    """Poses [B, M, 3] at the middle of lane pieces [B, M, 8, 2], in the frame of the points."""
+    before, after = point[:, :, _MIDDLE].unbind(2)
+    along = after - before
+    heading = torch.atan2(along[..., 1], along[..., 0])
+    return torch.cat([(before + after) / 2, heading[..., None]], -1)
+
+
+def lane_features(observation: Observation, point: Tensor, pose: Tensor) -> Tensor:
+    """Features [B, M, C] of lane pieces: points [B, M, 8, 2] in their frames, kind and flags."""
+    x, y = to_frame(point, pose[:, :, None]).unbind(-1)
+    return torch.cat([x / _LENGTH_M, y / _WIDTH_M, polyline_attributes(observation)], -1)
+
+
+class Motion(NamedTuple):
+    """Observed motion of agents, each in its own frame."""
+
+    position: Tensor  # [B, A, H, 2], metres
+    velocity: Tensor  # [B, A, 2] in the last step, m/s
+
+    @classmethod
+    def of(cls, observation: Observation) -> Motion:
+        """The motion of all agents."""
+        pose = observation.pose
+        position = to_frame(observation.position, pose[:, :, None])
+        velocity = rotate(last_velocity(observation), -pose[..., 2])
+        return cls(position, velocity)
+
+
+def num_agent_features(max_history: int) -> int:
+    """Number of features C of `agent_features`."""
+    return 5 * max_history + 3 + len(AgentKind)
+
+
+def agent_features(observation: Observation, motion: Motion, max_history: int) -> Tensor:
+    """Features [B, A, C] of agents in their own frames.
+
+    For each of `max_history` steps, the last one being the present: the residual from a constant
+    velocity in metres / 2, the displacement from the step before in metres * 2, and whether the
+    step was seen. Then the velocity in m/s / 10, whether the agent is a focal one, and its type.
+    """
+    position, velocity = motion
+    seen = observation.valid[..., None].float()
+
+    time = torch.arange(1 - observation.num_history, 1, device=position.device)
+    time = time * observation.period_s
+    straight = velocity[:, :, None] * time[:, None]
+    residual = (position - straight) / 2 * seen
+
+    both_seen = seen[:, :, 1:] * seen[:, :, :-1]
+    displacement = (position[:, :, 1:] - position[:, :, :-1]) * 2 * both_seen
+    displacement = nn.functional.pad(displacement, (0, 0, 1, 0))
+
+    steps = torch.cat([residual, displacement], -1).clamp(-_CLIP, _CLIP)
+    steps = torch.cat([steps, seen], -1)  # [B, A, H, 5]
+    missing = max_history - observation.num_history
+    steps = nn.functional.pad(steps, (0, 0, missing, 0)).flatten(2)
+
+    focal = (observation.agent_role == int(AgentRole.FOCAL))[..., None].float()
+    kind = nn.functional.one_hot(observation.agent_kind, len(AgentKind)).float()
+    return torch.cat([steps, velocity / 10, focal, kind], -1)

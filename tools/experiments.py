@@ -46,7 +46,7 @@ from trajformer.evaluation.metrics.displacement import futures_covered, set_hits
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
 from trajformer.losses.set_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
-from trajformer.models.mmtransformer import MMTransformerConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.scene_set import SceneSet, SceneTrajectories
 from trajformer.models.se2former.model import SE2Former
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor

@@ -14,7 +14,7 @@ from trajformer.data.sample import Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig, set_loss, world_loss
 from trajformer.losses.terms import Terms
-from trajformer.models.mmtransformer import RegionLossConfig, region_loss
+from trajformer.models.mmtransformer.region_loss import RegionLossConfig, region_loss
 from trajformer.scenes.geometry import from_frame, rotate, to_frame
 
 REGIONS = torch.tensor([[-3.0, 0.0, 1.0], [3.0, 1.0, -2.0]])

@@ -34,7 +34,6 @@ from trajformer.models.agentformer.model import AgentFormerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.forecaster import Forecaster
-from trajformer.models.mmtransformer import RegionConfig
 from trajformer.models.modes import consensus
 from trajformer.models.scene_set import SceneSet
 from trajformer.models.se2former.single_forecast import single_path
@@ -297,7 +296,7 @@ def test_a_longer_history_than_max_history_is_an_error(name: str) -> None:
         (AgentFormerConfig(), {"layers": (1, 1, 0)}, r"layers: \(1, 1, 0\)"),
         (
             MMTRANSFORMER,
-            {"proposals": 8, "regions": RegionConfig(3)},
+            {"proposals": 8, "regions": 3},
             "proposals: 8, expected a multiple of 3 regions",
         ),
         (

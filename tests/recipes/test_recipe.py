@@ -179,7 +179,7 @@ SET = {
     "cost_ade": 0.5,
     "single": 0.1,
 }  # version 0.1 had this loss in every recipe, and one more field for each other loss
-REGIONS, OWN = {"num_future": 30, "regions": {"count": 6}}, {"own": True, "norm_first": False}
+REGIONS, OWN = {"num_future": 30, "regions": 6}, {"own": True, "norm_first": False}
 OLD = {  # a model of version 0.1, its fields of losses, the loss of today
     "mmtransformer": (
         {"num_future": 30, "max_neighbours": 8, "block": {"own": False}},

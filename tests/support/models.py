@@ -20,7 +20,7 @@ from trajformer.models.crowd import CrowdConfig
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
-from trajformer.models.mmtransformer import FanConfig, MMTransformerConfig, RegionConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.scene_set import SceneSetConfig
 from trajformer.models.se2former.model import SE2FormerConfig
 from trajformer.models.spatial_channel import SpatialChannelConfig
@@ -51,7 +51,6 @@ GATFORMER = GatformerConfig(
     max_polylines=20,
     map_width=16,
 )
-REGIONS = RegionConfig(3, FanConfig((20.0,), 3))
 CROWD = CrowdConfig(FUTURE, 6, BLOCK, social_layers=2, radius_m=30.0, max_neighbors=7)
 SCENE_SET = SceneSetConfig(
     FUTURE, queries=12, block=BLOCK, decoder_layers=2, max_polylines=120, map_width=16
@@ -101,14 +100,14 @@ MODEL_CONFIGS: dict[str, Any] = {
     "mmtransformer": MMTRANSFORMER,
     "se2former": SE2FORMER,
     "se2former-joint": replace(SE2FORMER, joint=True),
-    "mmtransformer-neighbour-map": replace(MMTRANSFORMER, neighbour_map=True, max_polylines=40),
+    "mmtransformer-neighbor-map": replace(MMTRANSFORMER, neighbor_map=True, max_polylines=40),
     "mmtransformer-3-steps": replace(MMTRANSFORMER, steps_per_token=3),
-    "mmtransformer-9-proposals": replace(MMTRANSFORMER, proposals=9, neighbour_map=True),
+    "mmtransformer-9-proposals": replace(MMTRANSFORMER, proposals=9, neighbor_map=True),
     "mmtransformer-motion": replace(MMTRANSFORMER, map_layers=None, social_layers=None),
     "mmtransformer-map": replace(MMTRANSFORMER, social_layers=None),
     "mmtransformer-social": replace(MMTRANSFORMER, map_layers=None),
     "mmtransformer-appended": replace(MMTRANSFORMER, social_output="appended", max_polylines=40),
-    "mmtransformer-regions": replace(MMTRANSFORMER, proposals=9, regions=REGIONS, max_polylines=40),
+    "mmtransformer-regions": replace(MMTRANSFORMER, proposals=9, regions=3, max_polylines=40),
     "mmtransformer-joint": replace(MMTRANSFORMER, joint=True, max_polylines=40),
     **_wayformers(),
     "spatial-channel-feature": SPATIAL_CHANNEL,

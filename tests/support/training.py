@@ -11,7 +11,7 @@ from support.scenes import make_scene
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.augment import AugmentConfig
 from trajformer.data.sample import BatchConfig
-from trajformer.models.mmtransformer import MMTransformerConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.recipes.recipe import DataConfig, OptimConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard

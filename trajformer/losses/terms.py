@@ -18,7 +18,7 @@ class LossConfig(Config):
     """Base class of the configs of losses.
 
     A loss is a module `(model, batch) -> Terms` that `build()` returns. A loss without parameters only defines `terms`; a loss
-    with parameters is a separate module (see `models/mmtransformer.py`).
+    with parameters is a separate module (see `models/mmtransformer/region_loss.py`).
     """
 
     def build(self) -> nn.Module:

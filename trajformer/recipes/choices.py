@@ -21,7 +21,8 @@ from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig
 from trajformer.models.lane_set import LaneSetConfig
-from trajformer.models.mmtransformer import MMTransformerConfig, RegionLossConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
+from trajformer.models.mmtransformer.region_loss import RegionLossConfig
 from trajformer.models.scene_set import SceneSetConfig, SceneSetLossConfig
 from trajformer.models.se2former.loss import SE2FormerLossConfig
 from trajformer.models.se2former.model import SE2FormerConfig

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.readers.interaction.reader import RECORDINGS, Interaction
-from data_prep.readers.interaction.tracks import PERIOD_S, read_rows
+from data_prep.readers.interaction.tracks import PERIOD_S, read_tracks
 from data_prep.readers.vector_map import distance_to_segments
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
 
@@ -60,7 +60,7 @@ def count(raw: Path) -> dict[str, tuple[np.ndarray, float, float]]:
             counts[name] += values
 
     for path in sorted((raw / RECORDINGS).glob("*/vehicle_tracks_*.csv")):
-        rows = read_rows(path)
+        rows = read_tracks(path)
         add(
             path.parent.name,
             1,

@@ -1,13 +1,15 @@
-"""nuScenes prediction in AgentFormer's text layout, with raster maps: 4 + 12 steps at 2 Hz, to `Scene`.
+"""Reader of nuScenes prediction in AgentFormer's text layout, 4 + 12 steps at 2 Hz, raster maps.
 
-A scene of the store is one sample time of a nuScenes scene: all vehicles seen in the four steps up to this time, with the
-official targets of the time as scored agents. So the targets of one time share one encoding of their surroundings. A row with a
-one in its last column is an official target (an instance and a sample of the challenge); its 12 future steps are recorded.
-The files hold only vehicles that are a target at some time: no pedestrians, no other vehicles and not the ego vehicle.
+A scene of the store is one sample time of a nuScenes scene: all vehicles seen in the four steps up
+to this time, with the official targets of the time as scored agents. So the targets of one time
+share one encoding of their surroundings. A row with a one in its last column is an official target
+(an instance and a sample of the challenge); its 12 future steps are recorded. The files hold only
+vehicles that are a target at some time: no pedestrians, no other vehicles and not the ego vehicle.
 
-The map is a raster of 3 pixels per metre, cropped 75 m around the tracks: rows are x, columns are y. Blue is the drivable area,
-green the dividers of roads and red the dividers of lanes. Borders of the drivable area become polylines of the kind ROAD_EDGE,
-dividers polylines of the kind ROAD_LINE; both have no direction.
+The map is a raster of 3 pixels per metre, cropped 75 m around the tracks: rows are x, columns are
+y. Blue is the drivable area, green the dividers of roads and red the dividers of lanes. Borders of
+the drivable area become polylines of the kind ROAD_EDGE, dividers polylines of the kind ROAD_LINE;
+both have no direction.
 """
 
 from collections.abc import Iterator
@@ -29,30 +31,34 @@ from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, PolylineKind, Scene
 
-PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.5, 4, 12
-_STEPS = NUM_HISTORY + NUM_FUTURE
-NUM_COLUMNS, KIND_COLUMN = 18, 2
-_KINDS = dict.fromkeys(("Car", "Truck", "Construction", "Emergency"), AgentKind.VEHICLE) | {
-    "Bus": AgentKind.BUS
+PERIOD_S = 0.5
+NUM_HISTORY = 4
+NUM_FUTURE = 12
+NUM_COLUMNS = 18
+KIND_COLUMN = 2
+_KINDS = {
+    "Car": AgentKind.VEHICLE,
+    "Truck": AgentKind.VEHICLE,
+    "Construction": AgentKind.VEHICLE,
+    "Emergency": AgentKind.VEHICLE,
+    "Bus": AgentKind.BUS,
 }
-_X, _Y = Column("x", 13, MAX_EXTENT_M, "metres"), Column("y", 15, MAX_EXTENT_M, "metres")
-_COLUMNS = (
-    Column("frame", 0, 1e6),
-    Column("id", 1, 1e6),
-    _X,
-    _Y,
-    Column("yaw", 16, 100.0, "radians"),
-    Column("target", 17, 1),
-)
-MAX_MAP_BYTES, MAX_SIDE = 4 << 20, 4_000  # pixels; three times the largest raster
+_FRAME = Column("frame", 0, 1e6)
+_ID = Column("id", 1, 1e6)
+_X = Column("x", 13, MAX_EXTENT_M, "metres")
+_Y = Column("y", 15, MAX_EXTENT_M, "metres")
+_YAW = Column("yaw", 16, 100.0, "radians")
+_TARGET = Column("target", 17, 1)
+MAX_MAP_BYTES = 4 << 20  # three times the largest raster, as the next one
+MAX_SIDE = 4_000  # pixels
 SPACING_M = 2.0  # between points of a polyline
 PIECE_POINTS = 20  # longer lines are cut, so that scenes keep only the part near their agents
-_META = (
+STROKE_M = 2.0  # dividers are strokes of 1 m; the sides of their outline are at most this far apart
+_META = (  # the lines of a meta file
     Column("x", 0, MAX_EXTENT_M, "metres"),
     Column("y", 0, MAX_EXTENT_M, "metres"),
     Column("scale", 0, 100.0, "pixels"),
 )
-STROKE_M = 2.0  # dividers are strokes of 1 m; the sides of their outline are at most this far apart
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,10 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
     published: ClassVar[dict[str, int]] = {"train": 10_822, "val": 3_790, "test": 3_076}
 
     def splits(self, raw: Path) -> list[str]:
-        """Folders with label files: train, val and test are the official splits train, train_val and val."""
+        """Folders with label files.
+
+        train, val and test are the official splits train, train_val and val.
+        """
         return sorted({path.parent.name for path in raw.glob("label/[!.]*/[!.]*.txt")})
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
@@ -83,51 +92,73 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one sample time; SceneError also if the future of a target is incomplete."""
-        labels, name = read_labels(item.path), item.path.stem
+        labels = read_labels(item.path)
+        name = item.path.stem
         if not item.part:
             labels.target_frames()
             raise SceneError(f"{item.path}: the input names no frame")
-        now, last = int(item.part), NUM_HISTORY - 1
-        begin, end = np.searchsorted(labels.frame, (now - last, now + NUM_FUTURE + 1)).tolist()
+
+        # Rows of the sample time and of the steps around it become arrays [A, T].
+        now = int(item.part)
+        last = NUM_HISTORY - 1  # the last observed step
+        first_frame = now - last
+        begin, end = np.searchsorted(labels.frame, (first_frame, now + NUM_FUTURE + 1)).tolist()
         rows = slice(begin, end)
-        present, agent = np.unique(labels.agent[rows], return_inverse=True)
-        agent_id = [str(number) for number in present.tolist()]
-        cell, valid = columns.cells(
-            agent_id, agent, labels.frame[rows] - (now - last), _STEPS, str(item)
-        )
-        grids = (
-            columns.fill(valid, cell, values[rows])
-            for values in (labels.position, labels.yaw, labels.kind, labels.target)
-        )
-        seen = valid[:, :NUM_HISTORY].any(1)
-        position, heading, kind, target = (grid[seen] for grid in grids)
-        valid, scored = valid[seen], target[:, last] == 1
-        if (short := scored & ~valid[:, last:].all(1)).any():
-            known = int(valid[short][0, NUM_HISTORY:].sum())
+        instance, agent = np.unique(labels.agent[rows], return_inverse=True)
+        instance_id = [str(number) for number in instance.tolist()]
+        step = labels.frame[rows] - first_frame
+        num_steps = NUM_HISTORY + NUM_FUTURE
+        cell, valid = columns.cells(instance_id, agent, step, num_steps, str(item))
+
+        # Agents that appear only in the future would leak it.
+        observed = np.flatnonzero(valid[:, :NUM_HISTORY].any(1))
+
+        def grid(values: np.ndarray) -> np.ndarray:
+            return columns.fill(valid, cell, values[rows])[observed]
+
+        position = grid(labels.position)
+        heading = grid(labels.yaw)
+        kind = grid(labels.kind)
+        target = grid(labels.target)
+        agent_id = [instance_id[index] for index in observed]
+        valid = valid[observed]
+        scored = target[:, last] == 1
+        incomplete = scored & ~valid[:, last:].all(1)
+        if incomplete.any():
+            index = incomplete.argmax()
+            steps = int(valid[index, NUM_HISTORY:].sum())
             raise SceneError(
-                f"{item}: target {present[seen][short][0]} has {known} of {NUM_FUTURE} future steps"
+                f"{item}: target {agent_id[index]} has {steps} of {NUM_FUTURE} future steps"
             )
-        velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
-        origin = position[scored, last].mean(0)
+
+        last_position = position[:, last]
         folder = raw / "map_0.1"
         lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")
-        outside = scored & (
-            (position[:, last] < corners[0]) | (position[:, last] > corners[1])
-        ).any(1)
+        outside = ((last_position < corners[0]) | (last_position > corners[1])).any(1) & scored
         if outside.any():
-            problem = f"target {present[seen][outside][0]} is outside the raster map_0.1/{name}.png"
-            raise SceneError(f"{item}: {problem}; get the raster and the meta file of this scene")
-        lines = lines.near(position[scored, last], self.map_radius_m)
+            outside_id = agent_id[outside.argmax()]
+            raise SceneError(
+                f"{item}: target {outside_id} is outside the raster map_0.1/{name}.png; "
+                "get the raster and the meta file of this scene"
+            )
+        lines = lines.near(last_position[scored], self.map_radius_m)
+        velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
+        origin = last_position[scored].mean(0)
         role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
-        ids = [agent_id[index] for index in np.flatnonzero(seen)]
         agents = columns.Agents(
-            ids, kind.max(1).astype(np.uint8), role, position - origin, heading, velocity, valid
+            agent_id=agent_id,
+            kind=kind.max(1).astype(np.uint8),  # invalid steps are zero
+            role=role,
+            position=position - origin,
+            heading=heading,
+            velocity=velocity,
+            valid=valid,
         )
-        clock = PERIOD_S, NUM_HISTORY, NUM_FUTURE
+        clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
         return agents.scene((f"{name}-{now}", self.name, split, name), clock, origin, lines)
 
 
-# ---- labels --------------------------------------------------------------------------------------------------------
+# ---- labels --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,92 +186,141 @@ def read_labels(path: Path) -> Labels:
     """Parse a label file; a SceneError names the file, the line and the column."""
     rows = read_rows(path, NUM_COLUMNS)
     for number, row in rows:
-        if row[KIND_COLUMN] not in _KINDS:
-            known = ", ".join(_KINDS)
+        word = row[KIND_COLUMN]
+        if word not in _KINDS:
             raise SceneError(
-                f"{path}: line {number}, column {KIND_COLUMN} (kind): {row[KIND_COLUMN][:40]!r}, expected {known}"
+                f"{path}: line {number}, column {KIND_COLUMN} (kind): {word[:40]!r}, "
+                f"expected {', '.join(_KINDS)}"
             )
-    frame, agent, x, y, yaw, target = (numbers(path, rows, column) for column in _COLUMNS)
-    order = np.lexsort((agent, frame))
+    frame = numbers(path, rows, _FRAME).astype(np.int64)
+    agent = numbers(path, rows, _ID).astype(np.int64)
+    x = numbers(path, rows, _X)
+    y = numbers(path, rows, _Y)
+    yaw = numbers(path, rows, _YAW)
+    target = numbers(path, rows, _TARGET).astype(np.int64)
     kind = np.array([_KINDS[row[KIND_COLUMN]] for _, row in rows], np.int64)
-    frame, agent, target, kind = (
-        values.astype(np.int64)[order] for values in (frame, agent, target, kind)
+    order = np.lexsort((agent, frame))
+    labels = Labels(
+        path=path,
+        frame=frame[order],
+        agent=agent[order],
+        kind=kind[order],
+        position=np.stack([x, y], -1)[order],
+        yaw=wrap(yaw)[order],
+        target=target[order],
     )
-    labels = Labels(path, frame, agent, kind, np.stack([x, y], -1)[order], wrap(yaw)[order], target)
-    apart = np.diff(np.unique(labels.frame))
-    if len(apart) and np.median(apart) != 1:
+    gaps = np.diff(np.unique(labels.frame))
+    if len(gaps) and np.median(gaps) != 1:
         raise SceneError(
-            f"{path}: column 0 (frame): frames are {np.median(apart):g} apart, expected 1, a frame every 0.5 s"
+            f"{path}: column 0 (frame): frames are {np.median(gaps):g} apart, "
+            "expected 1, a frame every 0.5 s"
         )
     return labels
 
 
-# ---- maps ----------------------------------------------------------------------------------------------------------
+# ---- maps ----------------------------------------------------------------------------------------
 
 
 @cached_by_file(4)
 def trace_map(raster: Path, meta: Path) -> tuple[VectorMap, np.ndarray]:
-    """The polylines of a raster, and its first and last corner float64 [2, 2], in the city frame (SceneError: unusable files)."""
-    pixels, (x, y, scale) = _read_raster(raster), _read_meta(meta)
-    lines: list[np.ndarray] = []
-    kinds: list[PolylineKind] = []
-    for channel in range(3):
-        kind = PolylineKind.ROAD_EDGE if channel == 2 else PolylineKind.ROAD_LINE
-        for line in _trace(pixels[..., channel], kind, scale):
-            for start in range(0, len(line) - 1, PIECE_POINTS - 1):
-                lines.append(line[start : start + PIECE_POINTS])
-                kinds.append(kind)
-    point = np.concatenate([np.zeros((0, 2)), *lines]) + np.array([x, y])
-    heads = [(number, int(kind), 0) for number, kind in enumerate(kinds)]
-    size = np.array([(0, 0), pixels.shape[:2]]) / scale
-    return build_map(heads, [len(line) for line in lines], point, []), size + np.array([x, y])
+    """The polylines of a raster in the city frame; SceneError if a file cannot be used.
 
-
-def _trace(mask: np.ndarray, kind: PolylineKind, scale: float) -> Iterator[np.ndarray]:
-    """Borders of the drivable area, or middles of dividers: polylines [p, 2] in metres from the corner of the raster.
-
-    The mask is averaged over 2 x 2 pixels, so that lines at any angle are smooth. Dividers are padded, so that the outline of
-    each one is closed; borders end at the edge of the raster.
+    Returns also the first and the last corner of the raster, float64 [2, 2].
     """
+    pixels = _read_raster(raster)
+    x, y, scale = _read_meta(meta)
+    red, green, blue = np.moveaxis(pixels, -1, 0)
+    lines: list[np.ndarray] = []  # metres from the corner of the raster
+    kinds: list[PolylineKind] = []
+    for line in (*_trace_dividers(red, scale), *_trace_dividers(green, scale)):
+        for piece in _pieces(line):
+            lines.append(piece)
+            kinds.append(PolylineKind.ROAD_LINE)
+    for line in _trace_borders(blue, scale):
+        for piece in _pieces(line):
+            lines.append(piece)
+            kinds.append(PolylineKind.ROAD_EDGE)
+    corner = np.array([x, y])
+    point = np.concatenate([np.zeros((0, 2)), *lines]) + corner
+    heads = [(number, int(kind), 0) for number, kind in enumerate(kinds)]
+    lengths = [len(line) for line in lines]
+    size = np.array([(0, 0), pixels.shape[:2]]) / scale
+    return build_map(heads, lengths, point, []), size + corner
+
+
+def _trace_borders(mask: np.ndarray, scale: float) -> Iterator[np.ndarray]:
+    """Borders of the drivable area: polylines [p, 2] in metres from the corner of the raster.
+
+    They end at the edge of the raster. `scale` is in pixels per metre.
+    """
+    for outline in _contours(_half_size(mask), 0.5):
+        pixels = 2 * outline + 0.5  # the center of the first pixel is at 0
+        yield spaced(pixels / scale, SPACING_M)
+
+
+def _trace_dividers(mask: np.ndarray, scale: float) -> Iterator[np.ndarray]:
+    """Middle lines of the strokes of a mask, as in `_trace_borders`."""
+    padded = np.pad(_half_size(mask), 1)  # closes the outlines at the edge of the raster
+    for outline in _contours(padded, 0.3):
+        pixels = 2 * outline - 1.5  # the padding moves the center of the first pixel to 2
+        yield spaced(middle_of_stroke(pixels / scale), SPACING_M)
+
+
+def _half_size(mask: np.ndarray) -> np.ndarray:
+    """Means float32 of 2 x 2 pixels of a mask, so that contours at any angle are smooth."""
+    on = (mask > 0).astype(np.float32)
+    on = np.pad(on, [(0, size % 2) for size in on.shape], "edge")
+    return (on[::2, ::2] + on[1::2, ::2] + on[::2, 1::2] + on[1::2, 1::2]) / 4
+
+
+def _contours(values: np.ndarray, level: float) -> list[np.ndarray]:
+    """Contours of a grid: polylines [p, 2] of row and column."""
     from contourpy import LineType, contour_generator  # part of matplotlib
 
-    on = (mask > 0).astype(np.float32)
-    if not on.any():
-        return
-    edge = kind == PolylineKind.ROAD_EDGE
-    on = np.pad(on, [(0, size % 2) for size in on.shape], "edge")
-    mean = (on[::2, ::2] + on[1::2, ::2] + on[::2, 1::2] + on[1::2, 1::2]) / 4
-    mean = mean if edge else np.pad(mean, 1)
-    offset = 0.5 if edge else -1.5  # pixels; the center of the first pixel is at 0
-    contours: Any = contour_generator(z=mean, line_type=LineType.Separate)
-    for outline in contours.lines(0.5 if edge else 0.3):
-        outline = (2 * outline[:, ::-1] + offset) / scale  # columns are y
-        yield spaced(outline if edge else middle_of_stroke(outline), SPACING_M)
+    if not values.any():
+        return []
+    generator: Any = contour_generator(z=values, line_type=LineType.Separate)
+    return [outline[:, ::-1] for outline in generator.lines(level)]
+
+
+def _pieces(line: np.ndarray) -> Iterator[np.ndarray]:
+    """The line in pieces of at most `PIECE_POINTS` points, each of which begins where one ends."""
+    for start in range(0, len(line) - 1, PIECE_POINTS - 1):
+        yield line[start : start + PIECE_POINTS]
 
 
 def spaced(line: np.ndarray, spacing: float) -> np.ndarray:
-    """The polyline [p, 2] with points at equal distances of about `spacing`, at least two points."""
-    arc = np.concatenate([[0.0], np.hypot(*np.diff(line, axis=0).T).cumsum()])
-    at = np.linspace(0.0, arc[-1], max(round(arc[-1] / spacing), 1) + 1)
-    return np.stack([np.interp(at, arc, line[:, axis]) for axis in (0, 1)], -1)
+    """The polyline [p, 2] with at least two points, at equal distances of about `spacing`."""
+    step = np.diff(line, axis=0)
+    arc = np.append(0.0, np.hypot(step[:, 0], step[:, 1]).cumsum())
+    count = max(round(arc[-1] / spacing), 1) + 1
+    distance = np.linspace(0.0, arc[-1], count)
+    x = np.interp(distance, arc, line[:, 0])
+    y = np.interp(distance, arc, line[:, 1])
+    return np.stack([x, y], -1)
 
 
 def middle_of_stroke(outline: np.ndarray) -> np.ndarray:
     """The middle line [p, 2] of a thin stroke, given its closed outline in metres.
 
-    The outline is folded at the point that brings its two sides closest together, and the sides are averaged. Where strokes
-    cross, the sides stay more than `STROKE_M` apart: then the outline itself is returned.
+    The outline is folded at the point that brings its two sides closest together, and the sides are
+    averaged. Where strokes cross, the sides stay more than `STROKE_M` apart: then the outline
+    itself is returned.
     """
     ring = spaced(outline, 1.0)[:-1]
     half = len(ring) // 2
     if half < 2:
         return outline
-    ahead = np.arange(half)[:, None] + np.arange(half + 1)  # [folds, points of a side]
-    back = np.arange(half)[:, None] - np.arange(half + 1)
-    left, right = ring[ahead % len(ring)], ring[back % len(ring)]
-    gap = np.hypot(*(left - right).transpose(2, 0, 1)).mean(1)
-    fold = int(gap.argmin())
-    return (left[fold] + right[fold]) / 2 if gap[fold] <= STROKE_M else outline
+    fold = np.arange(half)[:, None]
+    side = np.arange(half + 1)
+    left = ring[(fold + side) % len(ring)]  # [folds, points of a side, 2]
+    right = ring[(fold - side) % len(ring)]
+    offset = left - right
+    gap = np.hypot(offset[..., 0], offset[..., 1]).mean(1)
+    best = int(gap.argmin())
+    if gap[best] > STROKE_M:
+        return outline
+    return (left[best] + right[best]) / 2
 
 
 def _read_raster(path: Path) -> np.ndarray:
@@ -250,9 +330,8 @@ def _read_raster(path: Path) -> np.ndarray:
     try:
         with Image.open(BytesIO(read_file(path, MAX_MAP_BYTES)), formats=["PNG"]) as image:
             if max(image.size) > MAX_SIDE:
-                raise SceneError(
-                    f"{path}: {image.width} x {image.height} pixels, expected at most {MAX_SIDE} either way"
-                )
+                size = f"{image.width} x {image.height} pixels"
+                raise SceneError(f"{path}: {size}, expected at most {MAX_SIDE} either way")
             return np.array(image.convert("RGB"))
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError, EOFError) as error:
         raise SceneError(f"{path}: not a readable PNG image: {one_line(error)}") from error
@@ -265,9 +344,10 @@ def _read_meta(path: Path) -> tuple[float, float, float]:
         raise SceneError(
             f"{path}: {len(rows)} lines, expected x and y of the origin and pixels per metre"
         )
-    x, y, scale = (
-        float(numbers(path, [row], column)[0]) for row, column in zip(rows, _META, strict=True)
-    )
+    values = []
+    for row, column in zip(rows, _META, strict=True):
+        values.append(float(numbers(path, [row], column)[0]))
+    x, y, scale = values
     if scale <= 0:
         raise SceneError(
             f"{path}: line 3, column 0 (scale): {scale:g}, expected more than 0 pixels per metre"

@@ -1,11 +1,13 @@
-"""Stanford Drone: tracks in pixels of the images of a drone, 8 + 12 steps at 2.5 Hz, to `Scene`.
+"""Reader of Stanford Drone: tracks in pixels of the images of a drone, 8 + 12 steps at 2.5 Hz.
 
-Two layouts are read, in one folder if both are present. A parquet file with the columns split, scene, agent, step (0 to 19), x
-and y holds the usual split into scenes that all have 20 steps. A text file `<split>/<scene>.txt` has rows `frame id x y`; its
-scenes are windows of 20 consecutive annotated frames (see `recordings`).
+Two layouts are read, in one folder if both are present. A parquet file with the columns split,
+scene, agent, step (0 to 19), x and y holds the usual split into scenes that all have 20 steps. A
+text file `<split>/<scene>.txt` has rows `frame id x y`; its scenes are windows of 20 consecutive
+annotated frames (see `recordings`).
 
-The size of a pixel differs between the places, and the files do not state it. So positions stay in pixels, and the scene
-records this unit. The files name no types of agents either. As in the benchmark, all count as pedestrians; some are cyclists.
+The size of a pixel differs between the locations, and the files do not state it. So positions stay
+in pixels, and the scene records this unit. The files name no types of agents either. As in the
+benchmark, all count as pedestrians; some are cyclists.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ from trajformer.config import Config
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
 
-PERIOD_S, NUM_HISTORY, NUM_FUTURE = 0.4, 8, 12
+PERIOD_S = 0.4
+NUM_HISTORY = 8
+NUM_FUTURE = 12
 DIRECTION_PX = 4.0  # shorter displacements have no direction; the median step is 10 pixels long
 LAYOUT = Layout(4, 2, 3, "pixels")
 _STEPS = NUM_HISTORY + NUM_FUTURE
+_MAX_NUMBER = 1 << 30  # of a scene or an agent
 _BOUNDS = columns.ParquetBounds(
     file_bytes=64 << 20,
     num_bytes=64 << 20,
@@ -51,67 +56,77 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
 
     Attributes:
         stride: of the windows of a text file, every `stride`-th is used.
-        val_scenes: the last scenes of the training part of the parquet file become the split val, which the benchmark lacks.
+        val_scenes: this number of last scenes of the training part of the parquet file become the
+            split val, which the benchmark lacks.
     """
 
     stride: int = 1
     val_scenes: int = 0
     name: ClassVar[str] = "sdd"
     layout: ClassVar[str] = (
-        "RAW/*.parquet with columns split, scene, agent, step, x, y, or RAW/<split>/<scene>.txt with frame id x y"
+        "RAW/*.parquet with columns split, scene, agent, step, x, y, "
+        "or RAW/<split>/<scene>.txt with frame id x y"
     )
     published: ClassVar[dict[str, int]] = {"train": 6_097, "test": 1_951}
 
     def splits(self, raw: Path) -> list[str]:
-        """Splits of the parquet file (the published ones if it cannot be read), and folders with text files."""
+        """Splits of the parquet file, and folders with text files.
+
+        A parquet file that cannot be read counts as one with the published splits.
+        """
         names = {path.parent.name for path in raw.glob("[!.]*/[!.]*.txt")}
         for path in raw.glob("[!.]*.parquet"):
             try:
                 names |= set(read_tracks(path).splits)
             except SceneError:
                 names |= set(self.published)
-            names |= {"val"} if self.val_scenes else set()
+            if self.val_scenes:
+                names.add("val")
         return sorted(names)
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
-        """Scenes of the parquet file by number, then windows of the text files by name and first frame."""
-        scenes = list_parts(
-            sorted(raw.glob("[!.]*.parquet")), lambda path: self._scenes(read_tracks(path), split)
-        )
-        return scenes + window_inputs((raw / split).glob("[!.]*.txt"), LAYOUT, _STEPS, self.stride)
+        """Scenes of the parquet file by number, then windows of the text files by first frame."""
+        files = sorted(raw.glob("[!.]*.parquet"))
+        scenes = list_parts(files, lambda path: self._scenes(read_tracks(path), split))
+        texts = (raw / split).glob("[!.]*.txt")
+        return scenes + window_inputs(texts, LAYOUT, _STEPS, self.stride)
 
-    def _scenes(self, tracks: Tracks, split: str) -> list[int]:
+    def _scenes(self, tracks: SddTracks, split: str) -> list[int]:
         """Numbers of the scenes of a split."""
         if not self.val_scenes or split not in ("train", "val"):
             return tracks.scenes(split)
         scenes = tracks.scenes("train")
-        return scenes[-self.val_scenes :] if split == "val" else scenes[: -self.val_scenes]
+        if split == "val":
+            return scenes[-self.val_scenes :]
+        return scenes[: -self.val_scenes]
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene; SceneError also if it has no scored agent."""
         if item.path.suffix == ".parquet":
             if not item.part:  # the file could not be listed
                 columns.check_opens(item.path)
-            source = "train" if self.val_scenes and split == "val" else split
-            recording, first = read_tracks(item.path).recording(source, item), 0
-            name, place = f"{split}-{item.part}", ""
+            source_split = "train" if self.val_scenes and split == "val" else split
+            recording = read_tracks(item.path).recording(source_split, item)
+            first = 0
+            name = f"{split}-{item.part}"
+            location = ""
         else:
             recording = read_recording(item.path, LAYOUT)
-            (first, _), place = window_of(item, recording, _STEPS), item.path.stem
-            name = f"{place}-{first}"
-        clock, names = (PERIOD_S, NUM_HISTORY, NUM_FUTURE), (name, self.name, split, place)
+            first, _ = window_of(item, recording, _STEPS)
+            location = item.path.stem
+            name = f"{location}-{first}"
         return window_scene(
             recording,
             first,
-            clock,
-            names,
+            (PERIOD_S, NUM_HISTORY, NUM_FUTURE),
+            (name, self.name, split, location),
             AgentKind.PEDESTRIAN,
             direction=DIRECTION_PX,
             unit=PIXELS,
         )
 
 
-class Tracks(NamedTuple):
+class SddTracks(NamedTuple):
     """The R rows of a parquet file, sorted by split, scene, step and agent."""
 
     path: Path
@@ -127,37 +142,45 @@ class Tracks(NamedTuple):
         return np.unique(self.scene[self._rows(split)]).tolist()
 
     def _rows(self, split: str) -> slice:
-        code = self.splits.index(split) if split in self.splits else len(self.splits)
-        return slice(*np.searchsorted(self.split, (code, code + 1)).tolist())
+        """Rows of a split; none if the file does not have it."""
+        if split not in self.splits:
+            return slice(0, 0)
+        code = self.splits.index(split)
+        begin, end = np.searchsorted(self.split, (code, code + 1)).tolist()
+        return slice(begin, end)
 
     def recording(self, split: str, item: Input) -> Recording:
         """The rows of one scene."""
-        part, number = self._rows(split), int(item.part or -1)
-        rows = slice(
-            *(part.start + np.searchsorted(self.scene[part], (number, number + 1))).tolist()
-        )
-        names, agent = np.unique(self.agent[rows], return_inverse=True)
-        ids = tuple(str(name) for name in names.tolist())
-        return Recording(self.path, ids, self.step[rows], agent, self.position[rows], interval=1)
+        part = self._rows(split)
+        number = int(item.part or -1)
+        begin, end = np.searchsorted(self.scene[part], (number, number + 1)).tolist()
+        rows = slice(part.start + begin, part.start + end)
+        agents, agent = np.unique(self.agent[rows], return_inverse=True)
+        agent_id = tuple(str(number) for number in agents.tolist())
+        step = self.step[rows]
+        return Recording(self.path, agent_id, step, agent, self.position[rows], interval=1)
 
 
 @cached_by_file(2)
-def read_tracks(path: Path) -> Tracks:
+def read_tracks(path: Path) -> SddTracks:
     """Read and check a parquet file; a SceneError names the file and the column."""
-    if (
-        multiprocessing.parent_process() is None
-    ):  # scenes are listed in the first process, which has to live
+    # Scenes are listed in the first process, which must not end with a broken file.
+    if multiprocessing.parent_process() is None:
         columns.check_opens(path)
     table = columns.read_parquet(path, _LIMITS, ["split"], _BOUNDS)
     values = columns.numbers_within(table, _LIMITS, path)
     splits, _, split = columns.groups(table["split"])
-    scene, agent = (
-        columns.whole_numbers(values[name], 1 << 30, f"{path}: {name}")
-        for name in ("scene", "agent")
-    )
+    scene = columns.whole_numbers(values["scene"], _MAX_NUMBER, f"{path}: scene")
+    agent = columns.whole_numbers(values["agent"], _MAX_NUMBER, f"{path}: agent")
     step = columns.whole_numbers(values["step"], _STEPS - 1, f"{path}: step")
-    order = np.lexsort((agent, step, scene, split))
     position = np.stack([values["x"], values["y"]], -1)
-    return Tracks(
-        path, splits, *(column[order] for column in (split, scene, agent, step, position))
+    order = np.lexsort((agent, step, scene, split))
+    return SddTracks(
+        path=path,
+        splits=splits,
+        split=split[order],
+        scene=scene[order],
+        agent=agent[order],
+        step=step[order],
+        position=position[order],
     )

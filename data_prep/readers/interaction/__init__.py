@@ -1,1 +1,1 @@
-"""INTERACTION: recordings and multi-agent cases (`reader`), and their Lanelet2 maps (`lanelet2`)."""
+"""INTERACTION: recordings and cases (`reader`, `tracks`) and their Lanelet2 maps (`lanelet2`)."""

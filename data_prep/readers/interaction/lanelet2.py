@@ -1,8 +1,9 @@
 """Lanelet2 maps in metres, `maps/<location>.osm_xy`, to `VectorMap`.
 
-A lanelet is a piece of a lane between a left and a right boundary (`way`), and each boundary may be stored in either direction.
-The directions follow from the geometry: both boundaries run the same way, and the left one lies on the left. The centerline
-runs midway between points at equal shares of the lengths of the two boundaries.
+A lanelet is a piece of a lane between a left and a right boundary (`way`), and each boundary may be
+stored in either direction. The directions follow from the geometry: both boundaries run the same
+way, and the left one lies on the left. The centerline runs midway between points at equal fractions
+of the lengths of the two boundaries.
 """
 
 import re
@@ -28,7 +29,6 @@ _KINDS = {  # by `subtype`; other lanelets, such as walkways, are left out
     "bicycle_lane": PolylineKind.LANE_BIKE,
 }
 _UNITS_M_S = {"mph": 0.44704, "kmh": 1 / 3.6}
-_SUCCESSOR, _PREDECESSOR, _LEFT, _RIGHT = map(int, EdgeKind)
 _DRIVABLE_AREA = int(PolylineKind.DRIVABLE_AREA)
 _Line = tuple[str, ...]  # ids of nodes
 _Nodes = dict[str, tuple[float, float]]  # x and y in metres by id
@@ -38,13 +38,20 @@ _Nodes = dict[str, tuple[float, float]]  # x and y in metres by id
 class LaneletMap:
     """The lanelets of a location.
 
-    A scene holds `lanes` only, in which lanes with a rule to yield have the flag TRAFFIC_CONTROL. It has no field for speed
-    limits and for the lanes with the right of way, but its `polyline_id` are the ids of the lanelets.
+    A scene holds `lanes` only, in which lanes with a rule to yield have the flag TRAFFIC_CONTROL.
+    It has no field for speed limits and for the lanes with the right of way, but its `polyline_id`
+    are the ids of the lanelets.
+
+    Attributes:
+        lanes: L centerlines with edges, then L outlines as drivable areas, each with the id of its
+            lanelet.
+        speed_limit_m_s: float64 [L], NaN without a limit.
+        yields_to: int64 [2, R], indices of lanes: the first one yields to the second one.
     """
 
-    lanes: VectorMap  # L centerlines with edges, then L outlines as drivable areas, each with the id of its lanelet
-    speed_limit_m_s: np.ndarray  # float64 [L], NaN without a limit
-    yields_to: np.ndarray  # int64 [2, R], indices of lanes: the first one yields to the second one
+    lanes: VectorMap
+    speed_limit_m_s: np.ndarray
+    yields_to: np.ndarray
 
     @property
     def lanelet_id(self) -> np.ndarray:
@@ -61,6 +68,13 @@ class _Lanelet:
     right: _Line
     rules: tuple[str, ...]  # ids of regulatory elements
 
+    def speed_limit(self, limits: dict[str, float]) -> float:
+        """The first limit of its rules in m/s, NaN without one; `limits` by the id of the rule."""
+        for rule in self.rules:
+            if rule in limits:
+                return limits[rule]
+        return np.nan
+
 
 @cached_by_file(32)
 def read_lanelets(path: Path) -> LaneletMap:
@@ -68,52 +82,63 @@ def read_lanelets(path: Path) -> LaneletMap:
     try:
         nodes, ways, relations = _elements(path)
         lanelets = _lanelets(relations, nodes, ways)
-        speed, yields = _rules(relations)
+        speed_limit = _speed_limits(relations)
+        yields = _yields(relations)
     except (ElementTree.ParseError, KeyError, ValueError, OverflowError, OSError) as error:
-        missing = "no " if isinstance(error, KeyError) else ""
-        raise SceneError(
-            f"{path}: not a Lanelet2 map in metres (.osm_xy): {missing}{one_line(error)}"
-        ) from error
+        problem = one_line(error)
+        if isinstance(error, KeyError):
+            problem = f"no {problem}"
+        raise SceneError(f"{path}: not a Lanelet2 map in metres (.osm_xy): {problem}") from error
     if not lanelets:
         raise SceneError(f"{path}: relation: no lanelet of subtype {', '.join(_KINDS)}")
-    index = {lanelet_id: number for number, lanelet_id in enumerate(lanelets)}
-    limits = [
-        next((speed[rule] for rule in lanelet.rules if rule in speed), np.nan)
-        for lanelet in lanelets.values()
-    ]
-    pairs = [(index[a], index[b]) for a, b in yields if a in index and b in index]
+
+    # Centerlines of all lanelets, then their outlines.
     controlled = {lanelet_id for lanelet_id, _ in yields}
-    heads = [
-        (i, lane.kind, int(LaneFlag.TRAFFIC_CONTROL) if i in controlled else 0)
-        for i, lane in lanelets.items()
-    ]
+    heads = []  # id, kind and flags of each polyline
+    lines = []
+    outlines = []
+    for lanelet_id, lanelet in lanelets.items():
+        left = np.array([nodes[node] for node in lanelet.left])
+        right = np.array([nodes[node] for node in lanelet.right])
+        flags = int(LaneFlag.TRAFFIC_CONTROL) if lanelet_id in controlled else 0
+        heads.append((lanelet_id, lanelet.kind, flags))
+        lines.append(centerline(left, right))
+        outlines.append(np.concatenate([left, right[::-1], left[:1]]))
     heads += [(lanelet_id, _DRIVABLE_AREA, 0) for lanelet_id in lanelets]
-    boundaries = [
-        [np.array([nodes[node] for node in line]) for line in (x.left, x.right)]
-        for x in lanelets.values()
-    ]
-    lines = [centerline(left, right) for left, right in boundaries]
-    lines += [np.concatenate([left, right[::-1], left[:1]]) for left, right in boundaries]
-    lanes = build_map(heads, [len(line) for line in lines], np.concatenate(lines), _links(lanelets))
-    return LaneletMap(
-        lanes, np.array(limits), np.array(sorted(set(pairs)), np.int64).reshape(-1, 2).T
-    )
+    lines += outlines
+    lengths = [len(line) for line in lines]
+    vector_map = build_map(heads, lengths, np.concatenate(lines), _links(lanelets))
+
+    # Rules may name lanelets that are no lanes.
+    index = {lanelet_id: number for number, lanelet_id in enumerate(lanelets)}
+    pairs = {(index[a], index[b]) for a, b in yields if a in index and b in index}
+    yields_to = np.array(sorted(pairs), np.int64).reshape(-1, 2).T
+    limits = [lanelet.speed_limit(speed_limit) for lanelet in lanelets.values()]
+    return LaneletMap(vector_map, np.array(limits), yields_to)
 
 
 def centerline(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Points [p, 2] midway between the boundaries [n, 2] and [m, 2] of equal direction, at most `SPACING_M` apart on these."""
-    arcs = [np.append(0.0, np.hypot(*np.diff(line, axis=0).T).cumsum()) for line in (left, right)]
-    shares = np.linspace(
-        0.0, 1.0, max(2, int(np.ceil(max(arc[-1] for arc in arcs) / SPACING_M)) + 1)
-    )
-    even = [
-        [np.interp(shares * arc[-1], arc, axis) for axis in line.T]
-        for line, arc in zip((left, right), arcs, strict=True)
-    ]
-    return np.array(even).mean(0).T
+    """Points [p, 2] midway between the boundaries [n, 2] and [m, 2], which run the same way.
+
+    The points on the boundaries are at most `SPACING_M` apart.
+    """
+    left_arc = _arc_length(left)
+    right_arc = _arc_length(right)
+    longest = max(left_arc[-1], right_arc[-1])
+    count = int(np.ceil(longest / SPACING_M)) + 1
+    fractions = np.linspace(0.0, 1.0, max(2, count))
+    even_left = [np.interp(fractions * left_arc[-1], left_arc, axis) for axis in left.T]
+    even_right = [np.interp(fractions * right_arc[-1], right_arc, axis) for axis in right.T]
+    return np.array([even_left, even_right]).mean(0).T
 
 
-# ---- elements of the file ------------------------------------------------------------------------------------------
+def _arc_length(line: np.ndarray) -> np.ndarray:
+    """Length [n] of a line [n, 2] from its first point to each of its points."""
+    step = np.diff(line, axis=0)
+    return np.append(0.0, np.hypot(step[:, 0], step[:, 1]).cumsum())
+
+
+# ---- elements of the file ------------------------------------------------------------------------
 
 
 def _elements(path: Path) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.Element]]:
@@ -122,20 +147,28 @@ def _elements(path: Path) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.El
     ways: dict[str, _Line] = {}
     relations = []
     for element in xml_elements(path, MAX_BYTES, ("node", "way", "relation")):
-        number = element.attrib["id"]
-        if element.tag == "node":
-            nodes[number] = x, y = float(element.attrib["x"]), float(element.attrib["y"])
-            if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):  # also refuses NaN
-                raise ValueError(
-                    f"node {number[:40]}: x, y: {x:g}, {y:g}, expected metres up to {MAX_ORIGIN_M:g} either way"
-                )
-        elif element.tag == "way":
-            ways[number] = tuple(nd.attrib["ref"] for nd in element.iter("nd"))
-        else:
+        element_id = element.attrib["id"]
+        if element.tag == "relation":
             relations.append(element)
-        if element.tag != "relation":
-            element.clear()  # frees memory
+            continue
+        if element.tag == "node":
+            nodes[element_id] = _parse_node(element)
+        else:
+            ways[element_id] = tuple(nd.attrib["ref"] for nd in element.iter("nd"))
+        element.clear()  # frees memory
     return nodes, ways, relations
+
+
+def _parse_node(element: ElementTree.Element) -> tuple[float, float]:
+    """x and y of a node in metres; ValueError if it is too far away, KeyError without x or y."""
+    x = float(element.attrib["x"])
+    y = float(element.attrib["y"])
+    if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):  # also refuses NaN
+        raise ValueError(
+            f"node {element.attrib['id'][:40]}: x, y: {x:g}, {y:g}, "
+            f"expected metres up to {MAX_ORIGIN_M:g} either way"
+        )
+    return x, y
 
 
 def _tags(element: ElementTree.Element) -> dict[str, str]:
@@ -144,8 +177,12 @@ def _tags(element: ElementTree.Element) -> dict[str, str]:
 
 def _members(relation: ElementTree.Element, role: str, kind: str) -> list[str]:
     """Ids of the members of a relation with a role, of a kind `way` or `relation`."""
-    members = [member.attrib for member in relation.iter("member")]
-    return [member["ref"] for member in members if (member["role"], member["type"]) == (role, kind)]
+    members = []
+    for member in relation.iter("member"):
+        attributes = member.attrib
+        if attributes["role"] == role and attributes["type"] == kind:
+            members.append(attributes["ref"])
+    return members
 
 
 def _lanelets(
@@ -155,102 +192,122 @@ def _lanelets(
     lanelets: dict[int, _Lanelet] = {}
     for relation in relations:
         tags = _tags(relation)
-        if (
-            tags.get("type") == "lanelet"
-            and (kind := _KINDS.get(tags.get("subtype", ""))) is not None
-        ):
-            number = int(relation.attrib["id"])
-            if number in lanelets or not abs(number) < 2**63:
-                raise ValueError(
-                    f"lanelet {str(number)[:40]}: id: used twice, or not within 64 bits"
-                )
-            rules = tuple(_members(relation, "regulatory_element", "relation"))
-            lanelets[number] = _Lanelet(int(kind), *_boundaries(relation, nodes, ways), rules)
+        subtype = tags.get("subtype")
+        if tags.get("type") != "lanelet" or subtype not in _KINDS:
+            continue
+        lanelet_id = int(relation.attrib["id"])
+        if lanelet_id in lanelets or not abs(lanelet_id) < 2**63:
+            printable_id = str(lanelet_id)[:40]
+            raise ValueError(f"lanelet {printable_id}: id: used twice, or not within 64 bits")
+        left, right = _boundaries(relation, nodes, ways)
+        rules = tuple(_members(relation, "regulatory_element", "relation"))
+        lanelets[lanelet_id] = _Lanelet(int(_KINDS[subtype]), left, right, rules)
     return lanelets
 
 
 def _boundaries(
     relation: ElementTree.Element, nodes: _Nodes, ways: dict[str, _Line]
 ) -> tuple[_Line, _Line]:
-    """The left and the right boundary of a lanelet in the direction of travel; ValueError if they cannot be used."""
+    """The left and the right boundary of a lanelet in the direction of travel.
+
+    ValueError if they cannot be used.
+    """
     where = f"lanelet {relation.attrib['id'][:40]}"
-    lines: list[_Line] = []
-    for role in ("left", "right"):
-        members = _members(relation, role, "way")
-        if len(members) != 1:
-            raise ValueError(f"{where}: {role}: {len(members)} ways, expected one")
-        if members[0] not in ways:
-            raise ValueError(
-                f"{where}: {role}: way {members[0][:40]} is missing; get the complete file"
-            )
-        line = ways[members[0]]
-        if absent := [node for node in line if node not in nodes]:
-            raise ValueError(
-                f"{where}: {role}: node {absent[0][:40]} of way {members[0][:40]} is missing; get the complete file"
-            )
-        points = np.array([nodes[node] for node in line]).reshape(-1, 2)
-        if not 0 < np.abs(np.diff(points, axis=0)).sum() <= MAX_LENGTH_M:
-            raise ValueError(
-                f"{where}: {role}: way {members[0][:40]} has no length, or over {MAX_LENGTH_M:g} m"
-            )
-        lines.append(line)
-    left, right = lines
+    left = _boundary(relation, "left", nodes, ways)
+    right = _boundary(relation, "right", nodes, ways)
     if set(left) == set(right):
         raise ValueError(f"{where}: left and right share one way, expected two")
     return _directed(left, right, nodes)
 
 
+def _boundary(
+    relation: ElementTree.Element, role: str, nodes: _Nodes, ways: dict[str, _Line]
+) -> _Line:
+    """The boundary of a lanelet with the role left or right; ValueError if it cannot be used."""
+    where = f"lanelet {relation.attrib['id'][:40]}: {role}"
+    members = _members(relation, role, "way")
+    if len(members) != 1:
+        raise ValueError(f"{where}: {len(members)} ways, expected one")
+    way = members[0][:40]
+    if members[0] not in ways:
+        raise ValueError(f"{where}: way {way} is missing; get the complete file")
+    line = ways[members[0]]
+    for node in line:
+        if node not in nodes:
+            raise ValueError(
+                f"{where}: node {node[:40]} of way {way} is missing; get the complete file"
+            )
+    points = np.array([nodes[node] for node in line]).reshape(-1, 2)
+    length = np.abs(np.diff(points, axis=0)).sum()
+    if not 0 < length <= MAX_LENGTH_M:
+        raise ValueError(f"{where}: way {way} has no length, or over {MAX_LENGTH_M:g} m")
+    return line
+
+
 def _directed(left: _Line, right: _Line, nodes: _Nodes) -> tuple[_Line, _Line]:
-    """The boundaries in the direction of travel: the same for both, with the left one on the left."""
-    begin, end, right_begin, right_end = (
-        complex(*nodes[line[i]]) for line in (left, right) for i in (0, -1)
-    )
-    if abs(begin - right_begin) + abs(end - right_end) > abs(begin - right_end) + abs(
-        end - right_begin
-    ):
+    """The boundaries in the direction of travel: equal for both, with the left one on the left."""
+    left_begin = complex(*nodes[left[0]])
+    left_end = complex(*nodes[left[-1]])
+    right_begin = complex(*nodes[right[0]])
+    right_end = complex(*nodes[right[-1]])
+    same_way = abs(left_begin - right_begin) + abs(left_end - right_end)
+    opposite = abs(left_begin - right_end) + abs(left_end - right_begin)
+    if same_way > opposite:
         right = right[::-1]
+    # The ring runs along left and back along right. It is clockwise if left lies on the left.
     ring = np.array([complex(*nodes[node]) for node in (*left, *right[::-1])])
     ring -= ring[0]
-    counter_clockwise = (
-        ring.conj() * np.roll(ring, -1)
-    ).imag.sum() > 0  # twice the area, along left and back along right
-    return (left[::-1], right[::-1]) if counter_clockwise else (left, right)
+    twice_the_area = (ring.conj() * np.roll(ring, -1)).imag.sum()  # positive if counter-clockwise
+    if twice_the_area > 0:
+        return left[::-1], right[::-1]
+    return left, right
 
 
 def _links(lanelets: dict[int, _Lanelet]) -> Iterator[tuple[int, int, int]]:
-    """(lanelet id, lanelet id, `EdgeKind`): successors share their end nodes, neighbors of one direction a boundary."""
+    """Links as (lanelet id, lanelet id, `EdgeKind`).
+
+    A successor begins at the end nodes of a lanelet. Neighbors of one direction share a boundary.
+    """
     starts: dict[tuple[str, str], list[int]] = {}
     rights: dict[_Line, list[int]] = {}
-    for number, lane in lanelets.items():
-        starts.setdefault((lane.left[0], lane.right[0]), []).append(number)
-        rights.setdefault(lane.right, []).append(number)
-    for number, lane in lanelets.items():
-        for other in starts.get((lane.left[-1], lane.right[-1]), []):
-            yield number, other, _SUCCESSOR
-            yield other, number, _PREDECESSOR
-        for other in rights.get(lane.left, []):
-            yield number, other, _LEFT
-            yield other, number, _RIGHT
+    for lanelet_id, lanelet in lanelets.items():
+        starts.setdefault((lanelet.left[0], lanelet.right[0]), []).append(lanelet_id)
+        rights.setdefault(lanelet.right, []).append(lanelet_id)
+    for lanelet_id, lanelet in lanelets.items():
+        for other in starts.get((lanelet.left[-1], lanelet.right[-1]), []):
+            yield lanelet_id, other, int(EdgeKind.SUCCESSOR)
+            yield other, lanelet_id, int(EdgeKind.PREDECESSOR)
+        for other in rights.get(lanelet.left, []):
+            yield lanelet_id, other, int(EdgeKind.LEFT)
+            yield other, lanelet_id, int(EdgeKind.RIGHT)
 
 
-def _rules(
-    relations: list[ElementTree.Element],
-) -> tuple[dict[str, float], list[tuple[int, int | None]]]:
-    """Speed limits in m/s by the id of the rule; and pairs (lanelet that yields, lanelet with the right of way or None)."""
-    speed, yields = {}, list[tuple[int, int | None]]()
+def _speed_limits(relations: list[ElementTree.Element]) -> dict[str, float]:
+    """Speed limits in m/s by the id of the rule; ValueError if one has another form."""
+    limits = {}
     for relation in relations:
         tags = _tags(relation)
-        if tags.get("subtype") == "speed_limit":
-            sign = tags.get("sign_type", "")
-            if not (match := re.fullmatch(r"(\d{1,3}) ?(mph|kmh)", sign)):
-                raise ValueError(
-                    f"rule {relation.attrib['id'][:40]}: sign_type: {sign[:40]!r}, expected 25mph or 50kmh"
-                )
-            speed[relation.attrib["id"]] = int(match[1]) * _UNITS_M_S[match[2]]
-        elif tags.get("subtype") in ("right_of_way", "all_way_stop"):
-            others: list[int | None] = [
-                int(ref) for ref in _members(relation, "right_of_way", "relation")
-            ]
-            lanes = [int(ref) for ref in _members(relation, "yield", "relation")]
-            yields += [(lane, other) for lane in lanes for other in others or [None]]
-    return speed, yields
+        if tags.get("subtype") != "speed_limit":
+            continue
+        rule = relation.attrib["id"]
+        sign = tags.get("sign_type", "")
+        match = re.fullmatch(r"(\d{1,3}) ?(mph|kmh)", sign)
+        if not match:
+            raise ValueError(f"rule {rule[:40]}: sign_type: {sign[:40]!r}, expected 25mph or 50kmh")
+        limits[rule] = int(match[1]) * _UNITS_M_S[match[2]]
+    return limits
+
+
+def _yields(relations: list[ElementTree.Element]) -> list[tuple[int, int | None]]:
+    """Pairs of the lanelet that yields and the lanelet with the right of way, None if not known."""
+    pairs: list[tuple[int, int | None]] = []
+    for relation in relations:
+        if _tags(relation).get("subtype") not in ("right_of_way", "all_way_stop"):
+            continue
+        priority = [int(ref) for ref in _members(relation, "right_of_way", "relation")]
+        for ref in _members(relation, "yield", "relation"):
+            if priority:
+                pairs += [(int(ref), lanelet_id) for lanelet_id in priority]
+            else:
+                pairs.append((int(ref), None))
+    return pairs

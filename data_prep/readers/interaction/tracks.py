@@ -13,11 +13,14 @@ from data_prep.readers.raw_file import cached_by_file
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind
 
-PERIOD_S, PERIOD_MS = 0.1, 100
+PERIOD_S = 0.1
+PERIOD_MS = 100
 RECORDING = "vehicle_tracks_"  # start of the name of a recording
-MAX_BYTES, MAX_ROWS = 1 << 30, 20_000_000  # about ten times the largest file
+MAX_BYTES = 1 << 30  # about ten times the largest file, as the next one
+MAX_ROWS = 20_000_000
 MAX_BOX_M = 100.0  # length or width of a vehicle
 _FRAME_BITS = 30
+_FRAMES_PER_CASE = 1 << _FRAME_BITS  # frames of all cases on one axis, see `TrackFile.time`
 _KINDS = {
     "car": AgentKind.VEHICLE,
     "truck": AgentKind.VEHICLE,
@@ -34,8 +37,8 @@ _BOX = {"psi_rad": 7.0, "length": MAX_BOX_M, "width": MAX_BOX_M}
 _TEXT = ("track_id", "agent_type")
 
 
-class Tracks(NamedTuple):
-    """A agents over T steps; invalid entries are zero."""
+class WindowTracks(NamedTuple):
+    """A agents over the T steps of a case or of a window of a recording; invalid entries are 0."""
 
     agent_id: list[str]
     kind: np.ndarray  # uint8 [A], AgentKind
@@ -48,7 +51,7 @@ class Tracks(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TrackFile:
     """The R rows of a file by case and frame; in a recording, all cases are 0."""
 
     has_cases: bool
@@ -60,88 +63,127 @@ class Rows:
     box: np.ndarray  # float64 [R, 3]: heading, length, width; NaN for pedestrians and cyclists
 
     def parts(self, num_history: int, num_future: int, stride: int) -> list[int]:
-        """Numbers of the cases; or first frames of windows, `stride` apart, with a vehicle in the last observed and last step."""
+        """Numbers of the cases, or first frames of the windows of a recording.
+
+        Windows are `stride` apart and have a vehicle in the last observed and in the last step.
+        """
         if self.has_cases:
             return np.unique(self.time >> _FRAME_BITS).tolist()
-        vehicle = ~np.isin(self.kind, _WITHOUT_BOX)
-        count = len(self.agent_id)
-        key = self.time[vehicle] * count + self.agent[vehicle]
-        start = np.unique(self.time[vehicle][np.isin(key + num_future * count, key)]) - (
-            num_history - 1
-        )
-        start = start[start >= self.time[0]]
-        return start[(start - self.time[0]) % stride == 0].tolist()
+        is_vehicle = ~np.isin(self.kind, _WITHOUT_BOX)
+        time = self.time[is_vehicle]
+        num_agents = len(self.agent_id)
+        key = time * num_agents + self.agent[is_vehicle]  # one number for each agent and frame
+        in_last_step = np.isin(key + num_future * num_agents, key)
+        last_observed = np.unique(time[in_last_step])
+        begin = self.time[0]
+        first = last_observed - (num_history - 1)
+        first = first[first >= begin]
+        return first[(first - begin) % stride == 0].tolist()
 
-    def tracks(self, item: Input, num_steps: int) -> Tracks:
-        """The tracks of a case, or of the window that begins with a frame; SceneError if a case has another length."""
-        first = int(item.part) << _FRAME_BITS if self.has_cases else int(item.part)
-        begin, end = np.searchsorted(
-            self.time, (first, first + ((1 << _FRAME_BITS) if self.has_cases else num_steps))
-        )
+    def window(self, item: Input, num_steps: int) -> WindowTracks:
+        """The tracks of a case, or of the window that begins with a frame.
+
+        SceneError if a case has another length.
+        """
         if self.has_cases:
-            frames = np.unique(self.time[begin:end])
-            if len(frames) != num_steps or frames[-1] - frames[0] != num_steps - 1:
-                problem = f"{len(frames)} steps, expected {num_steps} consecutive ones; get the complete case"
-                raise SceneError(f"{item}: frame_id: {problem}")
-            first = frames[0]
-        index, row, agent = np.unique(self.agent[begin:end], return_index=True, return_inverse=True)
-        agent_id = [self.agent_id[i] for i in index.tolist()]
-        cell, valid = columns.cells(
-            agent_id, agent, self.time[begin:end] - first, num_steps, f"{item}: track_id"
+            start = int(item.part) << _FRAME_BITS
+            begin, end = np.searchsorted(self.time, (start, start + _FRAMES_PER_CASE))
+            first = _first_of_case(self.time[begin:end], num_steps, item)
+        else:
+            first = int(item.part)
+            begin, end = np.searchsorted(self.time, (first, first + num_steps))
+        rows = slice(begin, end)
+        present, first_row, agent = np.unique(
+            self.agent[rows], return_index=True, return_inverse=True
         )
-        motion, box, kind = self.motion[begin:end], self.box[begin:end], self.kind[begin:end][row]
-        position, velocity = (
-            columns.fill(valid, cell, motion[:, axes]) for axes in (slice(2), slice(2, 4))
-        )
-        heading = columns.fill(valid, cell, box[:, 0])
-        return Tracks(
-            agent_id,
-            kind,
-            ~np.isin(kind, _WITHOUT_BOX),
-            box[row, 1:],
-            valid,
-            position,
-            velocity,
-            heading,
+        agent_id = [self.agent_id[index] for index in present.tolist()]
+        step = self.time[rows] - first
+        cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{item}: track_id")
+        motion = self.motion[rows]
+        box = self.box[rows]
+        kind = self.kind[rows][first_row]
+        return WindowTracks(
+            agent_id=agent_id,
+            kind=kind,
+            is_vehicle=~np.isin(kind, _WITHOUT_BOX),
+            size=box[first_row, 1:],
+            valid=valid,
+            position=columns.fill(valid, cell, motion[:, :2]),
+            velocity=columns.fill(valid, cell, motion[:, 2:]),
+            heading=columns.fill(valid, cell, box[:, 0]),
         )
 
 
-def read_rows(path: Path) -> Rows:
-    """Rows of a file, cached until it changes; a recording with its `pedestrian_tracks_<n>.csv` (SceneError: file and column)."""
-    pedestrians = path.with_name(path.name.replace("vehicle", "pedestrian", 1))
-    is_recording = path.name.startswith(RECORDING)
-    return _parse(path, pedestrians if is_recording and pedestrians.exists() else None)
+def _first_of_case(time: np.ndarray, num_steps: int, item: Input) -> int:
+    """First time of the rows of a case; SceneError unless it has `num_steps` consecutive frames."""
+    frames = np.unique(time)
+    if len(frames) != num_steps or frames[-1] - frames[0] != num_steps - 1:
+        expected = f"expected {num_steps} consecutive ones; get the complete case"
+        raise SceneError(f"{item}: frame_id: {len(frames)} steps, {expected}")
+    return int(frames[0])
+
+
+def read_tracks(path: Path) -> TrackFile:
+    """Rows of a file, cached until it changes; a SceneError names file and column.
+
+    A recording `vehicle_tracks_<n>.csv` includes its `pedestrian_tracks_<n>.csv`.
+    """
+    if path.name.startswith(RECORDING):
+        pedestrians = path.with_name(path.name.replace("vehicle", "pedestrian", 1))
+        if pedestrians.exists():
+            return _parse(path, pedestrians)
+    return _parse(path, None)
 
 
 @cached_by_file(2)  # all parts of a file are read in sequence
-def _parse(path: Path, pedestrians: Path | None) -> Rows:
+def _parse(path: Path, pedestrians: Path | None) -> TrackFile:
     has_cases = not path.name.startswith(RECORDING)
-    counts = ({"case_id": 1e9} if has_cases else {}) | _COUNTS
-    table = columns.read_csv(path, (*counts, *_MOTION), _TEXT, MAX_BYTES, optional=_BOX)
+    counts = dict(_COUNTS)
+    if has_cases:
+        counts = {"case_id": 1e9} | counts
+    names = (*counts, *_MOTION)
+    table = columns.read_csv(path, names, _TEXT, MAX_BYTES, optional=_BOX)
     if pedestrians is not None:
-        walkers = columns.read_csv(pedestrians, (*counts, *_MOTION), _TEXT, MAX_BYTES)
+        walkers = columns.read_csv(pedestrians, names, _TEXT, MAX_BYTES)
         table = pa.concat_tables([table, walkers], promote_options="default").unify_dictionaries()
     columns.check_count(len(table), MAX_ROWS, "rows", path)
+
     number = columns.numbers_within(table, counts | _MOTION, path)
-    whole = {n: columns.whole_numbers(number[n], int(counts[n]), f"{path}: {n}") for n in counts}
-    time = whole["frame_id"] + (whole["case_id"] << _FRAME_BITS if has_cases else 0)
+    whole = {}
+    for name, limit in counts.items():
+        whole[name] = columns.whole_numbers(number[name], int(limit), f"{path}: {name}")
+    time = whole["frame_id"]
+    if has_cases:
+        time = time + (whole["case_id"] << _FRAME_BITS)
     _check_clock(whole["timestamp_ms"], whole["frame_id"], time, path)
+
     agent_id, _, agent = columns.groups(table["track_id"])
-    types, _, of_type = columns.groups(table["agent_type"])
-    kind = np.array(columns.translate(types, _KINDS, "agent_type", path), np.uint8)[of_type]
+    types, _, row_type = columns.groups(table["agent_type"])
+    kinds = columns.translate(types, _KINDS, "agent_type", path)
+    kind = np.array(kinds, np.uint8)[row_type]
     has_box = ~np.isin(kind, _WITHOUT_BOX)
     box = np.stack([columns.array(table[name].fill_null(np.nan)) for name in _BOX], -1)
     for column, (name, limit) in enumerate(_BOX.items()):
-        if (wrong := has_box & ~(np.abs(box[:, column]) <= limit)).any():
-            value, owner = box[wrong, column][0], agent_id[agent[wrong][0]]
+        wrong = has_box & ~(np.abs(box[:, column]) <= limit)  # also NaN
+        if wrong.any():
+            row = wrong.argmax()
+            vehicle = agent_id[agent[row]][:40]
             raise SceneError(
-                f"{path}: {name}: {value:g} of vehicle {owner[:40]!r}, expected a number up to {limit:g}"
+                f"{path}: {name}: {box[row, column]:g} of vehicle {vehicle!r}, "
+                f"expected a number up to {limit:g}"
             )
     box[~has_box] = np.nan
+
     order = np.argsort(time, kind="stable")
     motion = np.stack([number[name] for name in _MOTION], -1)
-    return Rows(
-        has_cases, agent_id, time[order], agent[order], kind[order], motion[order], box[order]
+    return TrackFile(
+        has_cases=has_cases,
+        agent_id=agent_id,
+        time=time[order],
+        agent=agent[order],
+        kind=kind[order],
+        motion=motion[order],
+        box=box[order],
     )
 
 
@@ -153,7 +195,7 @@ def _check_clock(timestamp: np.ndarray, frame: np.ndarray, time: np.ndarray, pat
         period = np.ptp(timestamp) / max(np.ptp(frame), 1)
         raise SceneError(f"{path}: timestamp_ms: {period:g} ms from frame to frame, {remedy}")
     gaps = np.diff(np.unique(time))
-    if len(gaps) and (typical := np.median(gaps)) != 1:
-        raise SceneError(
-            f"{path}: frame_id: most steps are {PERIOD_MS * typical:g} ms long, {remedy}"
-        )
+    if len(gaps):
+        typical_ms = PERIOD_MS * np.median(gaps)
+        if typical_ms != PERIOD_MS:
+            raise SceneError(f"{path}: frame_id: most steps are {typical_ms:g} ms long, {remedy}")

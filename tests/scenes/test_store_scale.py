@@ -1,6 +1,5 @@
 """Large stores: very large scenes, index types, thousands of shards, and the packages that reading imports."""
 
-import json
 import os
 from pathlib import Path
 
@@ -9,9 +8,16 @@ import pytest
 from support.processes import run_python
 from support.stores import make_store, random_scene, same_bits
 
-from trajformer.scenes.manifest import MANIFEST, checksum
+from trajformer.scenes.manifest import MANIFEST, checksum, manifest_text
 from trajformer.scenes.scene import Scene
-from trajformer.scenes.shard import Shard, ShardInfo, read_shard_info, shard_path, write_shard
+from trajformer.scenes.shard import (
+    SCHEMA_VERSION,
+    Shard,
+    ShardInfo,
+    read_shard_info,
+    shard_path,
+    write_shard,
+)
 
 SHARDS = 2000
 
@@ -73,7 +79,8 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "skipped": [],
         "shards": shards,
     }
-    (root / MANIFEST).write_text(json.dumps({"schema_version": 2, "splits": {"train": split}}))
+    manifest = {"schema_version": SCHEMA_VERSION, "splits": {"train": split}}
+    (root / MANIFEST).write_text(manifest_text(manifest))
     return root
 
 

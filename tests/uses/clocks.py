@@ -1,6 +1,5 @@
 """Scenes that differ from the training scenes of a model, forecasts that are not finite, and files with changed bytes."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -168,12 +167,6 @@ def converted(*changes: Callable[[], object]) -> Callable[[], None]:
 def resampled() -> None:
     """The store half/ at 5 Hz."""
     assert run("store", "resample", "store", "half", "--period-s", 0.2) == 0
-
-
-def old_manifest() -> None:
-    """The manifest without its checksum, as earlier versions wrote it."""
-    path = Path("store/manifest.json")
-    path.write_text(re.sub(r' "checksum".*\n', "", path.read_text()))
 
 
 def damaged_clock() -> None:
@@ -533,12 +526,6 @@ CASES = [
         flip("store/val/00000.arrow"),
         "arrow: checksum differs from",
         DIFFERS,
-    ),
-    accepted(
-        "verify a store of an earlier version",
-        "store verify store",
-        old_manifest,
-        "store: no problems",
     ),
     refused(
         "score a protocol with a model of its cases",

@@ -15,6 +15,8 @@ from support import fixtures
 from support.cli import Evil
 from support.uses import Case, Guard, cut
 
+from trajformer.scenes.manifest import manifest_text
+
 CONSTANT = "evaluate --model constant_velocity --store"
 SCORE = "evaluate --store store --checkpoint"
 NO_STORE = "nowhere: no such store; make one with `trajformer preprocess`"
@@ -176,7 +178,7 @@ NOT_READABLE, NOT_OURS, NOT_FIT = (
 )
 OTHER_TABLE = partial(pd.DataFrame({"scenario_id": ["a"]}).to_parquet, "file")  # has no forecasts
 PLOT, TRAIN = "plot store --out p", "train --config recipe.yaml --out r"
-WITHOUT_NUMBERS = '{"schema_version": 2, "splits": {"val": {}}}'
+WITHOUT_NUMBERS = manifest_text({"schema_version": 2, "splits": {"val": {}}})
 VERSIONS = "schema.version 7, this software reads 2"
 PREPARE_VAL = "preprocess argoverse2 raw s --split val --workers 1"
 LISTED = (  # of broken_raw()

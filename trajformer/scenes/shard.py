@@ -113,7 +113,7 @@ def pack(scene: Scene) -> PackedScene:
     row["agent_id"] = "\n".join(scene.agent_id)
     row["valid"] = np.packbits(scene.valid)
     for name, packed_type in _PACKED_TYPES.items():
-        steps = np.ascontiguousarray(getattr(scene, name)).view(packed_type)
+        steps: np.ndarray = np.ascontiguousarray(getattr(scene, name)).view(packed_type)
         valid_steps = steps.reshape(scene.valid.shape)[scene.valid]
         row[name] = valid_steps.view(np.float32)
     for name in ("point", "agent_size", "light_state"):

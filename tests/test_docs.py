@@ -13,7 +13,8 @@ import yaml
 from support.cli import run
 
 from data_prep.readers.table.lanes import read_lanes
-from data_prep.readers.table.reader import NUMBERS, TEXT, Table
+from data_prep.readers.table.reader import Table
+from data_prep.readers.table.table_file import NUMBERS, TEXT
 from data_prep.readers.vector_map import distance_to_segments
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, PolylineKind
 from trajformer.scenes.store import SceneStore

@@ -1,7 +1,11 @@
-"""Lanes, crosswalks and drivable areas of a table of tracks, GeoJSON or a plain JSON list, to `VectorMap`."""
+"""Lanes, crosswalks and drivable areas of a table of tracks to `VectorMap`.
+
+They are GeoJSON or a plain JSON list.
+"""
 
 import hashlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +21,8 @@ from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 ENDINGS = ("lanes.geojson", "lanes.json")
 MAX_BYTES = 1 << 30
 MAX_COORDINATE_M = 1e8
-MAX_DEGREES = 0.5  # coordinates are degrees if they are within +-180, +-90 and no polyline is longer than this
+# Coordinates within +-180 and +-90 are degrees if no polyline is longer than this.
+MAX_DEGREES = 0.5
 OTHER_FRAME_M = 10_000.0  # a map at a larger distance from the tracks is in another frame
 _KINDS = {
     "vehicle": PolylineKind.LANE_VEHICLE,
@@ -27,12 +32,11 @@ _KINDS = {
     "drivable_area": PolylineKind.DRIVABLE_AREA,
 }
 _TURNS = {"none": LaneFlag.NONE, "left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}
-_GEOMETRIES = {
-    "LineString": "vehicle",
-    "Polygon": "drivable_area",
-}  # and the default kind of a feature
+# GeoJSON geometries with the default kind of a feature.
+_GEOMETRIES = {"LineString": "vehicle", "Polygon": "drivable_area"}
 _Id = int | str | float
 _Flag = bool | Literal[0, 1] | None
+_Link = tuple[int, int, int]  # lane id, lane id, EdgeKind
 _Meaning = TypeVar("_Meaning")
 
 
@@ -52,74 +56,91 @@ class _Lane(msgspec.Struct, gc=False):
 
 
 def find_lanes(path: Path, raw: Path) -> Path | None:
-    """The lanes of a table: `<stem>.lanes.geojson` or `.json` in its folder, else `lanes.*` there, else `lanes.*` in raw."""
+    """The lanes of a table.
+
+    They are `<stem>.lanes.geojson` or `.json` in its folder, else `lanes.*` in its folder, else
+    `lanes.*` in `raw`.
+    """
     specific = [path.with_name(f"{path.stem}.{ending}") for ending in ENDINGS]
     shared = [folder / ending for folder in (path.parent, raw) for ending in ENDINGS]
-    return next((file for file in (*specific, *shared) if file.is_file()), None)
+    for file in (*specific, *shared):
+        if file.is_file():
+            return file
+    return None
 
 
 @cached_by_file(4)
 def read_lanes(path: Path) -> VectorMap:
-    """All polylines of a file; links to absent lanes are dropped. A SceneError names file, entry and field."""
+    """All polylines of a file; links to absent lanes are dropped.
+
+    A SceneError names file, entry and field.
+    """
     try:
         document = msgspec.json.decode(read_file(path, MAX_BYTES))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SceneError(f"{path}: lanes cannot be read: {one_line(error)}") from error
-    document = document if isinstance(document, dict) else {}
+    if not isinstance(document, dict):
+        document = {}
     section = "lanes" if "lanes" in document else "features"
     if not isinstance(document.get(section), list):
         raise SceneError(f"{path}: lanes: no list 'lanes' and no list 'features' (GeoJSON)")
+
     heads: list[tuple[int, int, int]] = []  # id, kind, flags
     lines: list[np.ndarray] = []
-    links: list[tuple[int, int, int]] = []
+    links: list[_Link] = []
     entry_of: dict[tuple[int, int], str] = {}  # by kind (0 for all lanes) and id
     for index, entry in enumerate(document[section]):
         where = f"{section}[{index}]"
         try:
-            lane = msgspec.convert(
-                _fields(entry) if section == "features" and isinstance(entry, dict) else entry,
-                _Lane,
-            )
+            lane = _read_entry(entry, section)
             kind = _choice("kind", lane.kind or "vehicle", _KINDS)
             is_ring = kind >= PolylineKind.CROSSWALK
             number = _id(f"{where} without an id" if lane.id is None else lane.id)
-            if (other := entry_of.setdefault((kind if is_ring else 0, number), where)) != where:
-                raise ValueError(f"id: {str(lane.id)[:40]!r} is also the id of {other}")
-            flags = _choice("turn", lane.turn or "none", _TURNS)
-            flags |= LaneFlag.INTERSECTION if lane.intersection else LaneFlag.NONE
-            flags |= LaneFlag.TRAFFIC_CONTROL if lane.traffic_control else LaneFlag.NONE
-            heads.append((number, int(kind), int(flags)))
+            key = (int(kind) if is_ring else 0, number)
+            if key in entry_of:
+                raise ValueError(f"id: {str(lane.id)[:40]!r} is also the id of {entry_of[key]}")
+            entry_of[key] = where
+            heads.append((number, int(kind), _flags(lane)))
             lines.append(_line(lane.points, is_ring))
-            links += [] if is_ring else _links(lane, number)
+            if not is_ring:
+                links += _links(lane, number)
         except (ValueError, OverflowError) as error:
             raise SceneError(f"{path}: {where}: {one_line(error)}") from error
     if lines and all(map(_looks_like_degrees, lines)):
         raise SceneError(
             f"{path}: coordinates look like degrees, expected metres in the frame of the tracks"
         )
-    successor, predecessor = int(EdgeKind.SUCCESSOR), int(EdgeKind.PREDECESSOR)
-    reverse = [(b, a, predecessor) for a, b, kind in links if kind == successor]
-    links += reverse + [(b, a, successor) for a, b, kind in links if kind == predecessor]
-    return build_map(
-        heads, [len(line) for line in lines], np.concatenate([np.zeros((0, 2)), *lines]), links
-    )
+
+    lengths = [len(line) for line in lines]
+    points = np.concatenate([np.zeros((0, 2)), *lines])
+    return build_map(heads, lengths, points, links + _reverse_links(links))
+
+
+def _read_entry(entry: Any, section: str) -> _Lane:
+    """An entry of a list; ValueError names the field that cannot be used."""
+    if section == "features" and isinstance(entry, dict):
+        entry = _fields(entry)
+    return msgspec.convert(entry, _Lane)
 
 
 def _fields(feature: dict[str, Any]) -> dict[str, Any]:
     """The entry of `lanes` that equals a GeoJSON feature; holes of a polygon are ignored."""
-    geometry, properties = feature.get("geometry"), feature.get("properties")
+    geometry = feature.get("geometry")
     if not isinstance(geometry, dict):
         raise ValueError("geometry: missing")
     kind = _choice("geometry", str(geometry.get("type")), _GEOMETRIES)
-    own = properties if isinstance(properties, dict) else {}
-    fields = {"kind": kind, "id": feature.get("id")} | {
-        name: value for name, value in own.items() if value is not None
-    }
-    fields["points"] = points = geometry.get("coordinates")
+    fields = {"kind": kind, "id": feature.get("id")}
+    properties = feature.get("properties")
+    if isinstance(properties, dict):
+        for name, value in properties.items():
+            if value is not None:
+                fields[name] = value
+    points = geometry.get("coordinates")
     if kind == "drivable_area":
         if fields["kind"] not in ("crosswalk", "drivable_area"):
             raise ValueError("kind: a polygon is a crosswalk or a drivable_area")
-        fields["points"] = points[0] if isinstance(points, list) and points else []
+        points = points[0] if isinstance(points, list) and points else []
+    fields["points"] = points
     return fields
 
 
@@ -129,31 +150,64 @@ def _choice(field: str, value: str, allowed: dict[str, _Meaning]) -> _Meaning:
     return allowed[value]
 
 
+def _flags(lane: _Lane) -> int:
+    """LaneFlag bits of a lane."""
+    flags = _choice("turn", lane.turn or "none", _TURNS)
+    if lane.intersection:
+        flags |= LaneFlag.INTERSECTION
+    if lane.traffic_control:
+        flags |= LaneFlag.TRAFFIC_CONTROL
+    return int(flags)
+
+
 def _line(points: list[list[float]], is_ring: bool) -> np.ndarray:
     """Points float64 [p, 2] without consecutive duplicates; rings are closed."""
-    line = without_repeats(np.array([point[:2] for point in points], np.float64).reshape(-1, 2))
+    positions = np.array([point[:2] for point in points], np.float64).reshape(-1, 2)
+    line = without_repeats(positions)
     if not (np.abs(line) <= MAX_COORDINATE_M).all():
         raise ValueError("points: infinite or huge")
-    if is_ring and len(line) and (line[0] != line[-1]).any():
+    min_points = 2
+    if is_ring:
+        min_points = 3
+        if len(line) and (line[0] == line[-1]).all():
+            line = line[:-1]
+    if len(line) < min_points:
+        raise ValueError(f"points: {len(line)} different ones, expected at least {min_points}")
+    if is_ring:
         line = np.concatenate([line, line[:1]])
-    if len(line) < (4 if is_ring else 2):
-        raise ValueError(
-            f"points: {max(len(line) - is_ring, 0)} different ones, expected at least {3 if is_ring else 2}"
-        )
     return line
 
 
-def _links(lane: _Lane, number: int) -> list[tuple[int, int, int]]:
-    """(lane id, lane id, EdgeKind) of all links of a lane."""
-    neighbors = ([] if other is None else [other] for other in (lane.left, lane.right))
-    others = zip(
-        EdgeKind, (lane.successors or [], lane.predecessors or [], *neighbors), strict=True
-    )
-    return [(number, _id(other), int(kind)) for kind, ids in others for other in ids]
+def _links(lane: _Lane, number: int) -> list[_Link]:
+    """All links from a lane."""
+    others_of: dict[EdgeKind, Sequence[_Id | None]] = {
+        EdgeKind.SUCCESSOR: lane.successors or [],
+        EdgeKind.PREDECESSOR: lane.predecessors or [],
+        EdgeKind.LEFT: [lane.left],
+        EdgeKind.RIGHT: [lane.right],
+    }
+    links = []
+    for kind, others in others_of.items():
+        for other in others:
+            if other is not None:
+                links.append((number, _id(other), int(kind)))
+    return links
+
+
+def _reverse_links(links: list[_Link]) -> list[_Link]:
+    """The predecessors of all successors, then the successors of all predecessors."""
+    successor = int(EdgeKind.SUCCESSOR)
+    predecessor = int(EdgeKind.PREDECESSOR)
+    reverse = [(b, a, predecessor) for a, b, kind in links if kind == successor]
+    reverse += [(b, a, successor) for a, b, kind in links if kind == predecessor]
+    return reverse
 
 
 def _id(value: _Id) -> int:
-    """An id as int64: whole numbers, also as text, are kept; other text becomes 62 bits of its SHA-256."""
+    """An id as int64.
+
+    Whole numbers, also as text, are kept; other text becomes 62 bits of its SHA-256.
+    """
     if isinstance(value, float):
         if not value.is_integer():
             raise ValueError(f"id: {value}, expected text or a whole number")
@@ -161,26 +215,30 @@ def _id(value: _Id) -> int:
     text = str(value)
     if re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):
         return int(text)
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big") >> 2
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:8], "big") >> 2
 
 
 def _looks_like_degrees(line: np.ndarray) -> bool:
-    inside = (np.abs(line) <= (180.0, 90.0)).all()
-    return bool(inside and np.linalg.norm(np.diff(line, axis=0), axis=1).sum() < MAX_DEGREES)
+    is_inside = (np.abs(line) <= (180.0, 90.0)).all()
+    length = np.linalg.norm(np.diff(line, axis=0), axis=1).sum()
+    return bool(is_inside and length < MAX_DEGREES)
 
 
 def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
-    """Polylines of a file within radius_m of any position (float64 [n, 2], n >= 1); SceneError also for another frame."""
+    """Polylines of a file within radius_m of any position (float64 [n, 2], n >= 1).
+
+    Raises SceneError also for lanes in another frame.
+    """
     lanes = read_lanes(path)
     if len(lanes.point):
-        gap = np.maximum(
-            np.maximum(
-                lanes.point.min(0) - positions.max(0), positions.min(0) - lanes.point.max(0)
-            ),
-            0.0,
-        )
-        if np.hypot(*gap) > OTHER_FRAME_M:
+        # Distance between the bounding boxes of the lanes and of the positions.
+        gap_above = lanes.point.min(0) - positions.max(0)
+        gap_below = positions.min(0) - lanes.point.max(0)
+        gap = np.maximum(np.maximum(gap_above, gap_below), 0.0)
+        distance = np.hypot(*gap)
+        if distance > OTHER_FRAME_M:
             raise SceneError(
-                f"{path}: the lanes are {np.hypot(*gap) / 1e3:.0f} km from the tracks: not the same frame"
+                f"{path}: the lanes are {distance / 1e3:.0f} km from the tracks: not the same frame"
             )
     return lanes.near(positions, radius_m)

@@ -1,0 +1,142 @@
+"""The columns of a table of tracks, CSV or Parquet, as arrays. A wrong cell affects its own row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, groups, is_text
+from data_prep.readers.raw_file import one_line, printable
+from trajformer.errors import SceneError
+
+TIME = ("step", "timestamp")
+TEXT = ("track_id", "scene_id", "kind", "role", "city")
+NUMBERS = ("x", "y", *TIME, "heading", "vx", "vy")
+REQUIRED = ("track_id", "x", "y")
+MAX_BYTES = 1 << 36  # tables are read into memory
+
+
+@dataclass(frozen=True, eq=False)
+class TableColumns:
+    """The known columns of n rows.
+
+    `number[name]` is float64 [n], NaN for an empty cell and infinity for a cell that is not a
+    number. A text column is its distinct words, sorted, in `word[name]` and the index of each row's
+    word, int64 [n], in `code[name]`; an empty cell is the word "".
+    """
+
+    number: dict[str, np.ndarray]
+    word: dict[str, list[str]]
+    code: dict[str, np.ndarray]
+
+    def take(self, rows: np.ndarray | slice) -> TableColumns:
+        """Some rows, or all rows in another order."""
+        number = {name: values[rows] for name, values in self.number.items()}
+        code = {name: values[rows] for name, values in self.code.items()}
+        return TableColumns(number, self.word, code)
+
+
+def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> TableColumns:
+    """Read the requested columns that a file has.
+
+    A SceneError names the file and the column that cannot be used.
+    """
+    columns = TableColumns({}, {}, {})
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise SceneError(f"{path}: {size} bytes, expected at most {MAX_BYTES}")
+        if path.suffix.lower() == ".parquet":
+            table = _read_parquet(path, requested)
+        else:
+            table = _read_csv(path, requested)
+        if not len(table):
+            raise SceneError(f"{path}: track_id: no rows")
+        for written_name, column in zip(table.column_names, table.columns, strict=True):
+            name = written_name.strip()
+            if name in NUMBERS:
+                columns.number[name] = _numbers(column, f"{path}: {name}")
+            else:
+                columns.word[name], columns.code[name] = _words(column, f"{path}: {name}")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
+    return columns
+
+
+def _read_csv(path: Path, requested: Sequence[str]) -> pa.Table:
+    with pa_csv.open_csv(path, READ_OPTIONS) as head:
+        names = _select(head.schema.names, requested, path)
+
+    def read(types: dict[str, pa.DataType]) -> pa.Table:
+        options = pa_csv.ConvertOptions(column_types=types, include_columns=names)
+        return pa_csv.read_csv(path, read_options=READ_OPTIONS, convert_options=options)
+
+    types = dict.fromkeys(names, DICTIONARY)
+    numbers = [name for name in names if name.strip() in NUMBERS]
+    try:
+        return read(types | dict.fromkeys(numbers, pa.float64()))
+    except pa.ArrowInvalid:  # text in a column of numbers: `_numbers` parses the cells
+        return read(types)
+
+
+def _read_parquet(path: Path, requested: Sequence[str]) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return file.read(_select(file.schema_arrow.names, requested, path), use_threads=False)
+
+
+def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> list[str]:
+    """Requested columns of a file, possibly with blanks around their names."""
+    names = [name.strip() for name in columns]
+    for name in names:
+        if name in (*TEXT, *NUMBERS) and names.count(name) > 1:
+            raise SceneError(f"{path}: {name}: two columns of this name")
+
+    missing = [name for name in REQUIRED if name not in names]
+    if "vy" in names and "vx" not in names:
+        missing.append("vx")
+    if "vx" in names and "vy" not in names:
+        missing.append("vy")
+    if not set(TIME) & set(names):
+        missing.append("step (nor timestamp)")
+    if missing:
+        known = printable(", ".join(names[:20]))
+        raise SceneError(f"{path}: {missing[0]}: no such column; its columns are {known}")
+    return [name for name in columns if name.strip() in requested]
+
+
+def _words(column: pa.ChunkedArray, where: str) -> tuple[list[str], np.ndarray]:
+    """The distinct words of a column of n rows, sorted, and the index int64 [n] of each word."""
+    if not (pa.types.is_integer(column.type) or is_text(column.type)):
+        raise SceneError(f"{where}: type {column.type}, expected text or whole numbers")
+    if column.type != DICTIONARY or column.null_count:
+        column = column.cast(pa.string()).fill_null("")
+    words, _, code = groups(column)
+    return words, code
+
+
+def _numbers(column: pa.ChunkedArray, where: str) -> np.ndarray:
+    """A column of numbers or of text as float64 [n]."""
+    kind = column.type
+    if is_text(kind):
+        words, code = _words(column, where)
+        return np.array([_number(word) for word in words])[code]
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise SceneError(f"{where}: type {kind}, expected numbers")
+    return column.cast(pa.float64(), safe=False).to_numpy()
+
+
+def _number(word: str) -> float:
+    """NaN for an empty cell, infinity for a cell that is not a number."""
+    if word.strip().lower() in ("", "na", "n/a", "null"):
+        return np.nan
+    try:
+        return float(word.replace("_", " _ "))  # Python would accept 1_000
+    except ValueError:
+        return np.inf

@@ -1,0 +1,178 @@
+"""The tracks of one scene of a table."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from data_prep.readers.columns import cells, fill
+from data_prep.readers.kinematics import estimate_motion
+from data_prep.readers.table.table_file import TableColumns
+from data_prep.readers.table.windows import Cut
+from trajformer.errors import SceneError
+from trajformer.scenes.geometry import wrap
+from trajformer.scenes.scene import AgentKind, AgentRole
+
+MAX_COORDINATE_M = 1e8
+MAX_SPEED_M_S = 1e4
+MAX_HEADING = 2 * np.pi + 1e-6
+BLOCK_SIZE = 1_000_000  # agents x steps x steps estimated at a time, which limits the memory
+KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
+ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
+_TWO_ROWS = "track_id (--drop-duplicates true uses the first row)"
+_IMMOBILE = (
+    AgentKind.STATIC,
+    AgentKind.BACKGROUND,
+    AgentKind.CONSTRUCTION,
+    AgentKind.RIDERLESS_BICYCLE,
+)
+
+
+class TableTracks:
+    """The n rows of one scene as A agents by id with T steps.
+
+    Attributes:
+        columns: the columns of the rows.
+        agent_id: ids of the A agents, sorted.
+        valid: bool [A, T], True where an agent has a row.
+        row: index of the row, int64 [A, T], -1 without a row.
+        last_observed: row int64 [A] of the last observed step, -1 without one.
+    """
+
+    def __init__(self, columns: TableColumns, step: np.ndarray, cut: Cut, num_history: int) -> None:
+        """Arrange rows, of which `step` (int64 [n]) is the step.
+
+        Raises SceneError: a track has no name or two rows for one step.
+        """
+        self.columns = columns
+        self.num_history = num_history
+        self._step = step
+        present, self._agent = np.unique(columns.code["track_id"], return_inverse=True)
+        self.agent_id = tuple(columns.word["track_id"][code] for code in present.tolist())
+        if "" in self.agent_id or any("\n" in name for name in self.agent_id):
+            raise SceneError("track_id: empty or with a line break")
+        step_in_scene = step - cut.first_step
+        self._cell, self.valid = cells(
+            self.agent_id, self._agent, step_in_scene, cut.num_steps, _TWO_ROWS
+        )
+        self.row = self.fill(np.arange(1, len(step) + 1)) - 1
+        observed = self.row[:, :num_history]
+        last_step = num_history - 1 - (observed[:, ::-1] >= 0).argmax(1)
+        self.last_observed = observed[np.arange(len(observed)), last_step]
+
+    def fill(self, values: np.ndarray) -> np.ndarray:
+        """Values [n, ...] of the rows as [A, T, ...], zero without a row."""
+        return fill(self.valid, self._cell, values)
+
+    def position(self) -> np.ndarray:
+        """Positions float64 [n, 2], metres."""
+        columns = [self._required(name, MAX_COORDINATE_M) for name in "xy"]
+        return np.stack(columns, -1)
+
+    def motion(self, position: np.ndarray, period_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Heading [A, T] and velocity [A, T, 2] from the table.
+
+        Missing values are estimated from position [A, T, 2].
+        """
+        heading = self._optional("heading", MAX_HEADING).copy()
+        vx = self._optional("vx", MAX_SPEED_M_S)
+        vy = self._optional("vy", MAX_SPEED_M_S)
+        has_one = np.isnan(vx) != np.isnan(vy)
+        if has_one.any():
+            raise SceneError(f"vx: one of vx and vy is empty {self._where(has_one)}")
+        velocity = np.stack([vx, vy], -1)
+
+        # Estimate the motion of agents with missing values.
+        no_heading = np.isnan(heading)
+        no_velocity = np.isnan(vx)
+        agents = np.unique(self._agent[no_heading | no_velocity])
+        num_blocks = max(1, len(agents) * self.valid.shape[1] ** 2 // BLOCK_SIZE)
+        for block in np.array_split(agents, num_blocks):
+            valid = self.valid[block]
+            rows = self.row[block][valid]
+            estimated_velocity, estimated_heading, _ = estimate_motion(
+                position[block], valid, self.num_history, period_s
+            )
+            heading[rows] = np.where(no_heading[rows], estimated_heading[valid], heading[rows])
+            velocity[rows] = np.where(
+                no_velocity[rows, None], estimated_velocity[valid], velocity[rows]
+            )
+
+        # Headings in (-pi, pi] keep all their bits.
+        is_outside = (heading <= -np.pi) | (heading > np.float32(np.pi))
+        heading = np.where(is_outside, wrap(heading), heading)
+        return self.fill(heading), self.fill(velocity)
+
+    def role(self, kind: np.ndarray) -> np.ndarray:
+        """AgentRole uint8 [A] of agents with AgentKind `kind` [A].
+
+        Without the column, agents with a row in the last observed step and an earlier one are
+        scored. This depends on the observed steps only. Objects that cannot move without help are
+        context. Raises SceneError: an unknown role, two focal agents, or no agent to predict.
+        """
+        observed = self.valid[:, : self.num_history]
+        role = self.words("role", ROLES)
+        if "role" not in self.columns.word:
+            is_seen = observed[:, -1] & (observed.sum(1) >= 2)
+            role[is_seen & ~np.isin(kind, _IMMOBILE)] = AgentRole.SCORED
+        focal = [self.agent_id[index] for index in np.flatnonzero(role == AgentRole.FOCAL)]
+        if len(focal) > 1:
+            raise SceneError(f"role: two tracks are focal, {focal[0]!r} and {focal[1]!r}")
+        if not (observed.any(1) & (role != AgentRole.CONTEXT)).any():
+            raise SceneError("role: no track to predict is seen in the history")
+        return role
+
+    def city(self) -> str:
+        """City of the scene, "" without the column."""
+        if "city" not in self.columns.word:
+            return ""
+        codes = np.unique(self.columns.code["city"])
+        if len(codes) > 1:
+            raise SceneError(f"city: {len(codes)} cities in one scene")
+        return self.columns.word["city"][codes[0]]
+
+    def words(self, name: str, meaning: Mapping[str, int]) -> np.ndarray:
+        """Values uint8 [A] of a text column, the meaning of one word of each agent.
+
+        The word is that of the last observed step, or of the first step of an agent that was not
+        observed.
+        """
+        if name not in self.columns.word:
+            return np.full(len(self.agent_id), meaning[""], np.uint8)
+        first = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
+        rows = np.where(self.last_observed >= 0, self.last_observed, first)
+        values = []
+        for track, code in zip(self.agent_id, self.columns.code[name][rows].tolist(), strict=True):
+            word = self.columns.word[name][code].strip().lower()
+            if word not in meaning:
+                allowed = ", ".join(filter(None, meaning))
+                raise SceneError(
+                    f"{name}: {word[:40]!r} (track {track!r}), expected one of {allowed}"
+                )
+            values.append(meaning[word])
+        return np.array(values, np.uint8)
+
+    def _required(self, name: str, limit: float) -> np.ndarray:
+        """A column float64 [n] of numbers up to a limit; SceneError for an empty cell."""
+        is_empty = np.isnan(self.columns.number[name])
+        if is_empty.any():
+            raise SceneError(f"{name}: empty or NaN {self._where(is_empty)}")
+        return self._optional(name, limit)
+
+    def _optional(self, name: str, limit: float) -> np.ndarray:
+        """A column float64 [n] of numbers up to a limit; NaN in empty cells and missing columns."""
+        if name not in self.columns.number:
+            return np.full(len(self._step), np.nan)
+        values = self.columns.number[name]
+        is_beyond = np.abs(values) > limit
+        if is_beyond.any():
+            value = values[is_beyond.argmax()]
+            problem = "infinite or no number"
+            if np.isfinite(value):
+                problem = f"{value:.12g}, expected at most {limit:.4g} either way"
+            raise SceneError(f"{name}: {problem} {self._where(is_beyond)}")
+        return values
+
+    def _where(self, is_wrong: np.ndarray) -> str:
+        """The first row with True in `is_wrong`, for messages."""
+        row = int(is_wrong.argmax())
+        return f"(track {self.agent_id[self._agent[row]]!r}, step {self._step[row]})"

@@ -171,7 +171,8 @@ def _face_along_lanes(
     margin = 1.01 * LANE_DISTANCE_M
     low = (np.minimum(start, end) - margin).T.copy()
     high = (np.maximum(start, end) + margin).T.copy()
-    x, y = first_position.T[..., None]
+    x = first_position[:, :1]
+    y = first_position[:, 1:]
     inside_x = (x >= low[0]) & (x <= high[0])
     inside_y = (y >= low[1]) & (y <= high[1])
     candidates = np.flatnonzero(inside_x & inside_y)

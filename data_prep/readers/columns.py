@@ -266,6 +266,12 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
 # ---- tracks --------------------------------------------------------------------------------------------------------
 
 
+def rows_between(values: np.ndarray, low: int, high: int) -> slice:
+    """The rows whose values, ascending int64 [n], are at least `low` and below `high`."""
+    begin, end = np.searchsorted(values, (low, high)).tolist()
+    return slice(begin, end)
+
+
 def cells(
     agent_id: Sequence[str], agent: np.ndarray, step: np.ndarray, num_steps: int, where: str
 ) -> tuple[np.ndarray, np.ndarray]:

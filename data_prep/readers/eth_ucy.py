@@ -78,15 +78,14 @@ class EthUcy(Config, limits=_LIMITS):
         """`<set>_<part>` for every part (test, train, val) with a file in the folder of the set."""
         splits = set()
         for path in raw.glob("[!.]*/[!.]*.txt"):
-            _, part = _name_and_part(path)
-            splits.add(f"{path.parent.name}_{part}")
+            splits.add(f"{path.parent.name}_{_part(path)}")
         return sorted(splits)
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """Windows of all files of a split, as `window_inputs` lists them."""
         set_name, part = split.rsplit("_", 1)
         files = (raw / set_name).glob("[!.]*.txt")
-        paths = [path for path in files if _name_and_part(path)[1] == part]
+        paths = [path for path in files if _part(path) == part]
         tempo = self.tempo if part == "train" else 1.0
         return window_inputs(paths, LAYOUT, self.num_history + self.num_future, self.stride, tempo)
 
@@ -94,7 +93,7 @@ class EthUcy(Config, limits=_LIMITS):
         """Read one window; SceneError also if it has no scored agent."""
         recording = read_recording(item.path, LAYOUT)
         first, tempo = window_of(item, recording, self.num_history + self.num_future)
-        recording_name, _ = _name_and_part(item.path)
+        recording_name = _recording_name(item.path)
         return window_scene(
             recording,
             first,
@@ -106,12 +105,17 @@ class EthUcy(Config, limits=_LIMITS):
         )
 
 
-def _name_and_part(path: Path) -> tuple[str, str]:
-    """Name of the recording, and the part of its set that a file belongs to.
+def _part(path: Path) -> str:
+    """Part of its set that a file belongs to: train or val if its name ends so, else test."""
+    for part in ("train", "val"):
+        if path.stem.endswith(f"_{part}"):
+            return part
+    return "test"
 
-    The part is train or val if the name of the file ends so, else test.
-    """
-    name, _, part = path.stem.rpartition("_")
-    if part in ("train", "val"):
-        return name, part
-    return path.stem, "test"
+
+def _recording_name(path: Path) -> str:
+    """Name of a file without its part."""
+    part = _part(path)
+    if part == "test":
+        return path.stem
+    return path.stem.removesuffix(f"_{part}")

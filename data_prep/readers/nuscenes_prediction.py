@@ -102,8 +102,7 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
         now = int(item.part)
         last = NUM_HISTORY - 1  # the last observed step
         first_frame = now - last
-        begin, end = np.searchsorted(labels.frame, (first_frame, now + NUM_FUTURE + 1)).tolist()
-        rows = slice(begin, end)
+        rows = columns.rows_between(labels.frame, first_frame, now + NUM_FUTURE + 1)
         instance, agent = np.unique(labels.agent[rows], return_inverse=True)
         instance_id = [str(number) for number in instance.tolist()]
         step = labels.frame[rows] - first_frame

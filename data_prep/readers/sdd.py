@@ -146,15 +146,14 @@ class SddTracks(NamedTuple):
         if split not in self.splits:
             return slice(0, 0)
         code = self.splits.index(split)
-        begin, end = np.searchsorted(self.split, (code, code + 1)).tolist()
-        return slice(begin, end)
+        return columns.rows_between(self.split, code, code + 1)
 
     def recording(self, split: str, item: Input) -> Recording:
         """The rows of one scene."""
         part = self._rows(split)
         number = int(item.part or -1)
-        begin, end = np.searchsorted(self.scene[part], (number, number + 1)).tolist()
-        rows = slice(part.start + begin, part.start + end)
+        in_part = columns.rows_between(self.scene[part], number, number + 1)
+        rows = slice(part.start + in_part.start, part.start + in_part.stop)
         agents, agent = np.unique(self.agent[rows], return_inverse=True)
         agent_id = tuple(str(number) for number in agents.tolist())
         step = self.step[rows]

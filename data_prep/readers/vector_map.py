@@ -147,8 +147,7 @@ def join_map(
     """
     unique = dict.fromkeys(keys)  # unlike a set, a dict keeps the order
     key = np.fromiter(unique, np.int64, len(unique))
-    edge = np.empty((2, len(key)), np.int32)
-    edge[0], edge[1] = np.divmod(key >> 2, max(len(heads), 1))
+    ends = np.divmod(key >> 2, max(len(heads), 1))
     head = np.fromiter(chain.from_iterable(heads), np.int64, 3 * len(heads)).reshape(-1, 3)
     offset = np.zeros(len(heads) + 1, np.int32)
     np.cumsum(lengths, out=offset[1:])
@@ -158,7 +157,7 @@ def join_map(
         polyline_flags=head[:, 2].astype(np.uint8),
         polyline_offset=offset,
         point=point,
-        edge=edge,
+        edge=np.array(ends, np.int32),
         edge_kind=(key & 3).astype(np.uint8),
     )
 

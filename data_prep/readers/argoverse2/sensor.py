@@ -298,8 +298,7 @@ def load_log(path: Path) -> SensorLog:
 
     A SceneError names file and column.
     """
-    annotations, poses, archive = _files(path)
-    return _parse(annotations, poses, archive)
+    return _parse(*_files(path))
 
 
 def count_steps(path: Path) -> int:

@@ -87,12 +87,11 @@ class TrackFile:
         """
         if self.has_cases:
             start = int(item.part) << _FRAME_BITS
-            begin, end = np.searchsorted(self.time, (start, start + _FRAMES_PER_CASE))
-            first = _first_of_case(self.time[begin:end], num_steps, item)
+            rows = columns.rows_between(self.time, start, start + _FRAMES_PER_CASE)
+            first = _first_of_case(self.time[rows], num_steps, item)
         else:
             first = int(item.part)
-            begin, end = np.searchsorted(self.time, (first, first + num_steps))
-        rows = slice(begin, end)
+            rows = columns.rows_between(self.time, first, first + num_steps)
         present, first_row, agent = np.unique(
             self.agent[rows], return_index=True, return_inverse=True
         )

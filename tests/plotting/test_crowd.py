@@ -11,7 +11,8 @@ from support.scenes import make_scene
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting.crowd import COLORS, crowd_colors, draw_crowd, draw_density, is_crowd
 from trajformer.plotting.forecasts import match_forecasts
-from trajformer.plotting.scene import choose_view, plot_scene
+from trajformer.plotting.scene import plot_scene
+from trajformer.plotting.view import choose_view
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 MODES = 20

@@ -19,13 +19,14 @@ from trajformer.plotting import scene as plotting
 from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.style import SCALE
+from trajformer.plotting.view import MAX_HALF_M, View, choose_view
 from trajformer.scenes.scene import PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 
-def view_of(scene: Scene, forecasts: list[TrackForecast]) -> plotting.View:
-    return plotting.choose_view(scene, match_forecasts(scene, forecasts))
+def view_of(scene: Scene, forecasts: list[TrackForecast]) -> View:
+    return choose_view(scene, match_forecasts(scene, forecasts))
 
 
 def test_axes_are_square_with_equal_scale_and_contain_all_trajectories() -> None:
@@ -110,7 +111,7 @@ def test_legend_names_each_visible_kind_once() -> None:
     }
     expected |= {"recorded future", "vehicle lane", "bus lane", "bike lane", "crosswalk"}
     wide = empty_axes()
-    plotting.View(np.zeros(2), 60.0).apply(wide)
+    View(np.zeros(2), 60.0).apply(wide)
     draw_agents(draw_map(wide, scene), scene)
     assert names(
         plotting.add_legend(draw_forecasts(wide, scene, match_forecasts(scene, fans(scene))))
@@ -164,7 +165,7 @@ def test_view_has_a_maximum() -> None:
     scene = make_scene()
     diverged = replace(fan(scene, 0), position=fan(scene, 0).position * 1e4)
     view = view_of(scene, [diverged])
-    assert view.half == plotting.MAX_HALF_M
+    assert view.half == MAX_HALF_M
     assert (np.abs(scene.position[0, scene.num_history - 1] - view.center) < view.half).all()
     render(plotting.plot_scene(scene, [diverged]))
 

@@ -17,7 +17,7 @@ from trajformer.plotting.attention import (
     draw_attention_map,
     draw_attention_matrix,
     draw_image,
-    draw_shares,
+    draw_bars,
 )
 from trajformer.plotting.scene import save_figure
 
@@ -52,7 +52,7 @@ def save_classification(
     draw_attention_map(middle, pixels, rollout.numpy()).set_title(
         "attention rollout", fontsize=style.FONT_PT
     )
-    draw_shares(right, names, p).set_title("probability", fontsize=style.FONT_PT)
+    draw_bars(right, names, p).set_title("probability", fontsize=style.FONT_PT)
     save_figure(figure, path)
 
 

@@ -1,1 +1,1 @@
-"""Pictures of scenes, forecasts and attention weights: every function draws onto a given Axes and returns it."""
+"""Pictures of scenes, forecasts and attention weights: functions draw onto a given Axes."""

@@ -19,12 +19,14 @@ _MAX_NUMBERED = 100  # entries of a matrix that is small enough for numbers
 def draw_attention_map(
     ax: Axes, image: np.ndarray, weights: np.ndarray, *, query: tuple[float, float] | None = None
 ) -> Axes:
-    """Draw an image in gray under an orange overlay that is more opaque where the weight is larger.
+    """Draw an image in gray under an orange overlay that is more opaque where weights are larger.
 
-    The image is float [H, W] or [H, W, 3] in 0..1; units of `ax` become pixels, row 0 on top. `weights` [rows, columns] >= 0 form
-    a grid over the image: patches, or a feature map. A cross marks the position (x, y) of the query in pixels.
+    The image is float [H, W] or [H, W, 3] in 0..1; units of `ax` become pixels, row 0 on top.
+    `weights` [rows, columns] >= 0 form a grid over the image: patches, or a feature map. A cross
+    marks the position (x, y) of the query in pixels.
     """
-    draw_image(ax, image if image.ndim == 2 else image @ np.array([0.299, 0.587, 0.114]))
+    gray = image if image.ndim == 2 else image @ np.array([0.299, 0.587, 0.114])
+    draw_image(ax, gray)
     overlay = np.empty((*weights.shape, 4))
     overlay[..., :3] = to_rgb(style.FOCAL)
     overlay[..., 3] = _MAX_ALPHA * weights / max(float(np.max(weights, initial=0.0)), 1e-12)
@@ -40,15 +42,8 @@ def draw_attention_map(
 def draw_image(ax: Axes, image: np.ndarray) -> Axes:
     """Draw an image float [H, W] or [H, W, 3] in 0..1; units are pixels, row 0 on top."""
     height, width = image.shape[:2]
-    ax.imshow(
-        image,
-        cmap="gray",
-        vmin=0.0,
-        vmax=1.0,
-        extent=(0, width, height, 0),
-        interpolation="nearest",
-        gid="image",
-    )
+    drawn = ax.imshow(image, cmap="gray", vmin=0.0, vmax=1.0, extent=(0, width, height, 0))
+    drawn.set(interpolation="nearest", gid="image")
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set_linewidth(0.6)
     return ax
@@ -57,20 +52,14 @@ def draw_image(ax: Axes, image: np.ndarray) -> Axes:
 def draw_attention_matrix(
     ax: Axes, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]
 ) -> Axes:
-    """Draw a matrix of weights [L, S] >= 0, a row for each query token and a column for each key token; large weights are dark.
+    """Draw a matrix of weights [L, S] >= 0: rows are query tokens, columns key tokens.
 
-    Each row sums to 1. In a small matrix, weights above 0.05 are written in hundredths.
+    Each row sums to 1; large weights are dark. In a small matrix, weights above 0.05 are written in
+    hundredths.
     """
     vmax = max(float(weights.max(initial=0.0)), 1e-12)
-    ax.imshow(
-        weights,
-        cmap=SCALE,
-        vmin=0.0,
-        vmax=vmax,
-        aspect="equal",
-        interpolation="nearest",
-        gid="attention",
-    )
+    drawn = ax.imshow(weights, cmap=SCALE, vmin=0.0, vmax=vmax, aspect="equal")
+    drawn.set(interpolation="nearest", gid="attention")
     size = style.SMALL_PT if max(weights.shape) <= 24 else 5.0
     ax.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size, parse_math=False)
     ax.set_yticks(range(len(rows)), rows, fontsize=size, parse_math=False)
@@ -81,45 +70,32 @@ def draw_attention_matrix(
     ax.grid(which="minor", color=style.FAINT_FACE, linewidth=0.4)
     ax.tick_params(which="minor", length=0)
     ax.spines[:].set_linewidth(0.6)
-    for row, column in np.argwhere(weights > 0.05) if weights.size <= _MAX_NUMBERED else ():
-        value = float(weights[row, column])
-        color = style.PAPER if value > 0.55 * vmax else style.INK
-        ax.text(
-            column,
-            row,
-            f"{100 * value:.0f}",
-            color=color,
-            fontsize=6.5,
-            ha="center",
-            va="center",
-            gid="weight",
-        )
+    if weights.size <= _MAX_NUMBERED:
+        _write_weights(ax, weights, vmax)
     return ax
 
 
-def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
-    """Draw one bar per name with its share [N] in 0..1, from the top: class probabilities, or weights of tokens."""
+def _write_weights(ax: Axes, weights: np.ndarray, vmax: float) -> None:
+    for row, column in np.argwhere(weights > 0.05):
+        value = float(weights[row, column])
+        text = ax.text(column, row, f"{100 * value:.0f}", ha="center", va="center")
+        color = style.PAPER if value > 0.55 * vmax else style.INK
+        text.set(color=color, fontsize=6.5, gid="weight")
+
+
+def draw_bars(ax: Axes, names: Sequence[str], values: np.ndarray) -> Axes:
+    """Draw one bar per name with its value [N] in 0..1, from the top.
+
+    The values are class probabilities, or weights of tokens.
+    """
     rows = range(len(names))
-    ax.barh(
-        rows,
-        shares,
-        height=0.62,
-        color=style.FOCAL,
-        edgecolor=style.FOCAL_DARK,
-        linewidth=0.6,
-        gid="shares",
-    )
-    for row, share in zip(rows, np.asarray(shares).tolist(), strict=True):
-        ax.text(
-            share + 0.02,
-            row,
-            f"{share:.2f}",
-            fontsize=style.SMALL_PT,
-            va="center",
-            color=style.INK,
-            gid="share",
-        )
-    short = [name if len(name) <= 24 else name[:23] + "…" for name in names]
+    bars = ax.barh(rows, values, height=0.62, color=style.FOCAL, gid="bars")
+    for bar in bars:
+        bar.set(edgecolor=style.FOCAL_DARK, linewidth=0.6)
+    for row, value in zip(rows, np.asarray(values).tolist(), strict=True):
+        text = ax.text(value + 0.02, row, f"{value:.2f}", va="center")
+        text.set(fontsize=style.SMALL_PT, color=style.INK, gid="value")
+    short = [_shorten(name) for name in names]
     ax.set_yticks(rows, short, fontsize=style.SMALL_PT, parse_math=False)
     ax.set(xlim=(0.0, 1.18), ylim=(len(names) - 0.4, -0.6), xticks=[0.0, 0.5, 1.0])
     ax.tick_params(labelsize=style.SMALL_PT, width=0.6, length=2.5)
@@ -127,3 +103,7 @@ def draw_shares(ax: Axes, names: Sequence[str], shares: np.ndarray) -> Axes:
     ax.spines[:].set_linewidth(0.6)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= 24 else name[:23] + "…"

@@ -1,4 +1,4 @@
-"""Forecasts of crowds: one color per pedestrian for many modes, or a map of the expected number of people."""
+"""Forecasts of crowds: a color per pedestrian for many modes, or expected numbers of people."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
+from matplotlib.image import AxesImage
 
 from trajformer.plotting import style
 from trajformer.plotting.forecasts import AgentForecast
@@ -13,14 +14,16 @@ from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 # After Okabe and Ito, without black (recorded futures) and yellow (too light for thin lines).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4FA3")
-_MODE_WIDTH, _END_SIZE = 0.55, 2.2  # points
-_MIN_ALPHA, _MAX_ALPHA = 0.25, 0.8
+_MODE_WIDTH = 0.55  # points
+_END_SIZE = 2.2  # points
+_MIN_ALPHA = 0.25
+_MAX_ALPHA = 0.8
 
 SPREAD_M = 0.3  # about one step of a slow pedestrian, so that the steps of a mode form a path
-_CELL_M, _MAX_CELLS = 0.1, 320  # size of a cell, and the largest number of cells in a row
-_GAMMA = (
-    0.5  # a standing group is about ten times as dense as walking people: both have to be visible
-)
+_CELL_M = 0.1
+_MAX_CELLS = 320  # in a row
+# a standing group is about ten times as dense as walking people: both have to be visible
+_GAMMA = 0.5
 FAINT = style.SCORED + "40"  # agents with a forecast in the density: it is highest near them
 _SHADES = LinearSegmentedColormap.from_list(
     "density",
@@ -36,117 +39,125 @@ _SHADES = LinearSegmentedColormap.from_list(
 
 def is_crowd(scene: Scene) -> bool:
     """True if all agents are pedestrians and none is the focal agent."""
-    return bool(
-        (scene.agent_kind == AgentKind.PEDESTRIAN).all()
-        and (scene.agent_role != AgentRole.FOCAL).all()
-    )
+    pedestrians = scene.agent_kind == AgentKind.PEDESTRIAN
+    focal = scene.agent_role == AgentRole.FOCAL
+    return bool(pedestrians.all() and not focal.any())
 
 
 def crowd_colors(scene: Scene, forecasts: Sequence[AgentForecast]) -> dict[int, str]:
-    """Colors by index of the agents with a forecast; close neighbors get different colors if possible.
+    """Colors by index of the agents with a forecast; close neighbors get different colors.
 
-    In the order of the scene, each agent takes the color that is farthest away (last observed step).
+    In the order of the scene, each agent takes the color that is farthest away (last observed
+    step).
     """
     now = scene.position[:, scene.num_history - 1].astype(np.float64)
     colors: dict[int, str] = {}
     for agent in sorted({forecast.agent for forecast in forecasts}):
-        distance = dict.fromkeys(COLORS, np.inf)
+        nearest = dict.fromkeys(COLORS, np.inf)  # distance to the nearest agent of each color
         for other, color in colors.items():
-            distance[color] = min(distance[color], float(np.hypot(*(now[agent] - now[other]))))
-        colors[agent] = max(COLORS, key=lambda color: distance[color])  # the first of equals
+            distance = float(np.hypot(*(now[agent] - now[other])))
+            nearest[color] = min(nearest[color], distance)
+        colors[agent] = max(COLORS, key=lambda color: nearest[color])  # the first of equals
     return colors
 
 
 def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw all modes of all pedestrians as a thin line with a dot at its end, metres relative to the scene's `origin`.
+    """Draw all modes of all pedestrians as a thin line with a dot at its end.
 
-    Lines start in the last observed position. Probable modes are more opaque. The lines of a track have the gid
-    "modes:<track id>", one path per mode in the order of the forecast; the dots have the gid "ends:<track id>".
+    Metres relative to the scene's `origin`. Lines start in the last observed position. Probable
+    modes are more opaque. The lines of a track have the gid "modes:<track id>", one path per mode
+    in the order of the forecast; the dots have the gid "ends:<track id>".
     """
     colors = crowd_colors(scene, forecasts)
     for number, forecast in enumerate(forecasts):
-        path, track_id = forecast.position, scene.agent_id[forecast.agent]
-        if scene.valid[forecast.agent, scene.num_history - 1]:
-            now = np.broadcast_to(
-                scene.position[forecast.agent, scene.num_history - 1], (len(path), 1, 2)
-            )
-            path = np.concatenate([now, path], 1)  # [K, 1 + F, 2]
-        share = forecast.probability / max(float(forecast.probability.max()), 1e-12)
+        track_id = scene.agent_id[forecast.agent]
+        path = _from_present(scene, forecast)
+        relative = forecast.probability / max(float(forecast.probability.max()), 1e-12)
         rgba = np.tile(to_rgba(colors[forecast.agent]), (len(path), 1))
-        rgba[:, 3] = _MIN_ALPHA + (_MAX_ALPHA - _MIN_ALPHA) * share
-        lines = LineCollection(list(path), colors=rgba, linewidths=_MODE_WIDTH, zorder=style.Z_MODE)
-        lines.set(gid=f"modes:{track_id}", label="" if number else "forecasts by agent")
+        rgba[:, 3] = _MIN_ALPHA + (_MAX_ALPHA - _MIN_ALPHA) * relative
+        lines = LineCollection(list(path), colors=rgba, linewidths=_MODE_WIDTH)
+        lines.set(zorder=style.Z_MODE, gid=f"modes:{track_id}")
+        lines.set_label("" if number else "forecasts by agent")
         ax.add_collection(lines, autolim=True)
-        dots = ax.scatter(
-            path[:, -1, 0],
-            path[:, -1, 1],
-            s=_END_SIZE**2,
-            c=rgba,
-            linewidths=0,
-            zorder=style.Z_MODE + 0.1,
-        )
-        dots.set_gid(f"ends:{track_id}")
+        dots = ax.scatter(path[:, -1, 0], path[:, -1, 1], s=_END_SIZE**2, c=rgba, linewidths=0)
+        dots.set(zorder=style.Z_MODE + 0.1, gid=f"ends:{track_id}")
     return ax
 
 
-def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw the expected number of agents per square metre (or 20 x 20 pixels), the mean over the predicted steps, with a
-    color scale.
+def _from_present(scene: Scene, forecast: AgentForecast) -> np.ndarray:
+    """Paths [K, 1 + F, 2] from the last observed position, or [K, F, 2] if it is unknown."""
+    now = scene.num_history - 1
+    if not scene.valid[forecast.agent, now]:
+        return forecast.position
+    present = scene.position[forecast.agent, now]
+    start = np.broadcast_to(present, (len(forecast.position), 1, 2))
+    return np.concatenate([start, forecast.position], 1)
 
-    Each forecast counts as one agent, distributed over the modes by their probabilities. The image covers the current
-    limits of `ax` and has the gid "density". Without forecasts nothing is drawn.
+
+def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
+    """Draw the expected number of agents per square metre (or 20 x 20 pixels), with a color scale.
+
+    The number is the mean over the predicted steps. Each forecast counts as one agent, distributed
+    over the modes by their probabilities. The image covers the current limits of `ax` and has the
+    gid "density". Without forecasts nothing is drawn.
     """
     if not forecasts:
         return ax
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    spread = SPREAD_M * style.SCALE[scene.unit]
-    cell = max(
-        _CELL_M * style.SCALE[scene.unit], (right - left) / _MAX_CELLS, (top - bottom) / _MAX_CELLS
-    )
-    x, y = (np.arange(low + cell / 2, high, cell) for low, high in ((left, right), (bottom, top)))
-    position = np.concatenate([forecast.position.reshape(-1, 2) for forecast in forecasts])
-    weight = np.concatenate(
-        [np.repeat(f.probability / scene.num_future, scene.num_future) for f in forecasts]
-    )
-    scaled = [(axis - position[:, i, None]) / spread for i, axis in enumerate((x, y))]
-    across, along = (
-        np.exp(-0.5 * distance**2) / (spread * np.sqrt(2 * np.pi)) for distance in scaled
-    )
-    density = (
-        along * weight[:, None]
-    ).T @ across  # people per area; each point is a normal distribution
-    extent = (
-        float(x[0] - cell / 2),
-        float(x[-1] + cell / 2),
-        float(y[0] - cell / 2),
-        float(y[-1] + cell / 2),
-    )
-    vmax = max(float(density.max()), 1e-9)
-    norm = PowerNorm(_GAMMA, vmin=0.0, vmax=vmax)
-    image = ax.imshow(
-        density, extent=extent, origin="lower", cmap=_SHADES, norm=norm, interpolation="bilinear"
-    )
-    image.set(gid="density", zorder=style.Z_TRAIL - 0.5)
+    left, right = ax.get_xlim()
+    bottom, top = ax.get_ylim()
+    smallest = _CELL_M * style.SCALE[scene.unit]
+    cell = max(smallest, (right - left) / _MAX_CELLS, (top - bottom) / _MAX_CELLS)
+    x = np.arange(left + cell / 2, right, cell)
+    y = np.arange(bottom + cell / 2, top, cell)
+    density = _density(scene, forecasts, x, y)
+    half = cell / 2
+    extent = (float(x[0] - half), float(x[-1] + half), float(y[0] - half), float(y[-1] + half))
+    largest = max(float(density.max()), 1e-9)
+    norm = PowerNorm(_GAMMA, vmin=0.0, vmax=largest)
+    image = ax.imshow(density, extent=extent, origin="lower", cmap=_SHADES, norm=norm)
+    image.set(interpolation="bilinear", gid="density", zorder=style.Z_TRAIL - 0.5)
     ax.set_aspect("equal", adjustable="box")
+    _draw_scale(ax, scene, image, largest)
+    ax.set(xlim=(left, right), ylim=(bottom, top))
+    return ax
+
+
+def _density(
+    scene: Scene, forecasts: Sequence[AgentForecast], x: np.ndarray, y: np.ndarray
+) -> np.ndarray:
+    """People per area [rows, columns]; each point of a mode is a normal distribution."""
+    spread = SPREAD_M * style.SCALE[scene.unit]
+    points = []
+    weights = []
+    for forecast in forecasts:
+        points.append(forecast.position.reshape(-1, 2))
+        weights.append(np.repeat(forecast.probability / scene.num_future, scene.num_future))
+    position = np.concatenate(points)
+    weight = np.concatenate(weights)
+    across = _normal(x - position[:, 0, None], spread)
+    along = _normal(y - position[:, 1, None], spread)
+    return (along * weight[:, None]).T @ across
+
+
+def _normal(distance: np.ndarray, spread: float) -> np.ndarray:
+    """The density of a normal distribution."""
+    return np.exp(-0.5 * (distance / spread) ** 2) / (spread * np.sqrt(2 * np.pi))
+
+
+def _draw_scale(ax: Axes, scene: Scene, image: AxesImage, largest: float) -> None:
+    """A color bar in the upper left corner of the axes; `largest` is the largest density."""
     scale = ax.inset_axes((0.03, 0.93, 0.36, 0.02), zorder=style.Z_LABEL)
     figure = ax.get_figure(root=True)
     assert figure is not None
     bar = figure.colorbar(image, cax=scale, orientation="horizontal")
     bar.outline.set_linewidth(0.4)
     scale.tick_params(labelsize=style.LABEL_PT - 1.0, width=0.4, length=1.5, pad=1.0)
-    ticks = [vmax * share for share in (0.0, 0.1, 0.4, 1.0)]
-    area = style.SCALE[
-        scene.unit
-    ]  # about one metre: numbers per pixel would be too long for labels
-    bar.set_ticks(ticks, labels=[f"{tick * area**2:.2g}" for tick in ticks])
+    # the side of the area: about one metre, because numbers per pixel would be too long
+    side = style.SCALE[scene.unit]
+    ticks = [largest * fraction for fraction in (0.0, 0.1, 0.4, 1.0)]
+    bar.set_ticks(ticks, labels=[f"{tick * side**2:.2g}" for tick in ticks])
     seconds = scene.period_s * scene.num_future
     subject = "people" if is_crowd(scene) else "agents"
-    square = f"{scene.unit}²" if area == 1 else f"({area:g} {scene.unit})²"
-    scale.set_title(
-        f"{subject} per {square}, mean of {seconds:g} s",
-        fontsize=style.LABEL_PT - 0.5,
-        pad=2.0,
-        loc="left",
-    )
-    ax.set(xlim=(left, right), ylim=(bottom, top))
-    return ax
+    area = f"{scene.unit}²" if side == 1 else f"({side:g} {scene.unit})²"
+    text = f"{subject} per {area}, mean of {seconds:g} s"
+    scale.set_title(text, fontsize=style.LABEL_PT - 0.5, pad=2.0, loc="left")

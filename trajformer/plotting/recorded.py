@@ -13,14 +13,15 @@ from trajformer.plotting import style
 from trajformer.scenes.geometry import from_frame
 from trajformer.scenes.scene import AgentKind, AgentRole, LaneFlag, PolylineKind, Scene
 
-ARROW_SPACING_M, ARROW_SIZE_M, MIN_LANE_WITH_ARROW_M = 30.0, 1.0, 8.0
+ARROW_SPACING_M = 30.0
+ARROW_SIZE_M = 1.0
+MIN_LANE_WITH_ARROW_M = 8.0
 _MIN_BOX_M = 2.5  # a focal agent shorter than this gets a ring, because its box is hard to see
 _MIN_NOSE_M = 1.5
 _MANY_TARGETS = 12  # with more targets, recorded futures get thinner lines
 _CIRCLE = np.linspace(0, 2 * np.pi, 17)[:-1]
-_CORNERS = np.array(
-    [(1, 1), (-1, 1), (-1, -1), (1, -1)]
-)  # front left, back left, back right, front right
+# front left, back left, back right, front right, in half lengths and half widths
+_CORNERS = np.array([(1, 1), (-1, 1), (-1, -1), (1, -1)])
 
 
 def _add(ax: Axes, artist: Collection, *, autolim: bool = True, **properties: Any) -> None:
@@ -29,59 +30,65 @@ def _add(ax: Axes, artist: Collection, *, autolim: bool = True, **properties: An
 
 
 def draw_map(ax: Axes, scene: Scene) -> Axes:
-    """Draw all polylines of a scene, metres relative to its `origin`; without a map nothing is drawn.
+    """Draw all polylines of a scene, metres relative to its `origin`.
 
-    Artists have the gids "drivable", "crosswalks", "lines:<KIND>", "lanes:<KIND>", "lanes:<KIND>:intersection" and
-    "lanes:arrows".
+    Artists have the gids "drivable", "crosswalks", "lines:<KIND>", "lanes:<KIND>",
+    "lanes:<KIND>:intersection" and "lanes:arrows". Without a map nothing is drawn.
     """
-    if drivable := _polylines(scene, scene.polyline_kind == PolylineKind.DRIVABLE_AREA):
-        areas = PolyCollection(
-            drivable, facecolors=style.DRIVABLE_FACE, edgecolors=style.DRIVABLE_EDGE
-        )
-        _add(ax, areas, linewidth=0.5, gid="drivable", zorder=style.Z_DRIVABLE)
-    if crosswalks := _polylines(scene, scene.polyline_kind == PolylineKind.CROSSWALK):
-        stripes = PolyCollection(
-            crosswalks, facecolors=style.PAPER, edgecolors=style.CROSSWALK, label="crosswalk"
-        )
-        _add(
-            ax,
-            stripes,
-            linewidth=0.5,
-            hatch="/" * 5,
-            hatch_linewidth=0.6,
-            gid="crosswalks",
-            zorder=style.Z_CROSSWALK,
-        )
-    for kind, (name, color, dashes) in style.ROAD_LINES.items():
-        if road := _polylines(scene, scene.polyline_kind == kind):
-            drawn = LineCollection(road, colors=color, linewidths=0.7, linestyles=[dashes])
-            _add(
-                ax,
-                drawn,
-                gid=f"lines:{kind.name}",
-                zorder=style.Z_LANE,
-                capstyle="butt",
-                label=name,
-            )
-    inside = (scene.polyline_flags & LaneFlag.INTERSECTION) != 0
+    _draw_areas(ax, scene)
+    _draw_road_lines(ax, scene)
     for kind, look in style.LANES.items():
-        of_kind, gid = scene.polyline_kind == kind, f"lanes:{kind.name}"
-        crossing, lines = _polylines(scene, of_kind & inside), _polylines(scene, of_kind & ~inside)
-        for part, color, name, end in (
-            (crossing, look.light, "", ":intersection"),
-            (lines, look.color, look.name, ""),
-        ):
-            if part:
-                lanes = LineCollection(
-                    part, colors=color, linewidths=look.width, linestyles=[look.dashes]
-                )
-                _add(ax, lanes, gid=gid + end, zorder=style.Z_LANE, capstyle="butt", label=name)
-        if chevrons := list(_chevrons(lines)):
-            arrows = LineCollection(
-                chevrons, colors=look.color, linewidths=0.8, zorder=style.Z_ARROW
-            )
-            _add(ax, arrows, autolim=False, gid="lanes:arrows", capstyle="round")
+        _draw_lanes(ax, scene, kind, look)
     return ax
+
+
+def _draw_areas(ax: Axes, scene: Scene) -> None:
+    drivable = _polylines(scene, scene.polyline_kind == PolylineKind.DRIVABLE_AREA)
+    if drivable:
+        areas = PolyCollection(drivable, facecolors=style.DRIVABLE_FACE)
+        areas.set(edgecolors=style.DRIVABLE_EDGE, linewidth=0.5)
+        _add(ax, areas, gid="drivable", zorder=style.Z_DRIVABLE)
+    crosswalks = _polylines(scene, scene.polyline_kind == PolylineKind.CROSSWALK)
+    if crosswalks:
+        stripes = PolyCollection(crosswalks, facecolors=style.PAPER, label="crosswalk")
+        stripes.set(edgecolors=style.CROSSWALK, linewidth=0.5)
+        stripes.set(hatch="/" * 5, hatch_linewidth=0.6)
+        _add(ax, stripes, gid="crosswalks", zorder=style.Z_CROSSWALK)
+
+
+def _draw_road_lines(ax: Axes, scene: Scene) -> None:
+    for kind, (name, color, dashes) in style.ROAD_LINES.items():
+        lines = _polylines(scene, scene.polyline_kind == kind)
+        if lines:
+            drawn = LineCollection(lines, colors=color, linewidths=0.7, linestyles=[dashes])
+            drawn.set(capstyle="butt", label=name)
+            _add(ax, drawn, gid=f"lines:{kind.name}", zorder=style.Z_LANE)
+
+
+def _draw_lanes(ax: Axes, scene: Scene, kind: PolylineKind, look: style.LaneStyle) -> None:
+    """Lanes of a kind: lighter inside of intersections, with arrows outside."""
+    of_kind = scene.polyline_kind == kind
+    inside = (scene.polyline_flags & LaneFlag.INTERSECTION) != 0
+    gid = f"lanes:{kind.name}"
+    crossing = _polylines(scene, of_kind & inside)
+    if crossing:
+        light = _lane_lines(crossing, look, look.light)
+        _add(ax, light, gid=f"{gid}:intersection", zorder=style.Z_LANE, label="")
+    lanes = _polylines(scene, of_kind & ~inside)
+    if lanes:
+        lines = _lane_lines(lanes, look, look.color)
+        _add(ax, lines, gid=gid, zorder=style.Z_LANE, label=look.name)
+    chevrons = list(_chevrons(lanes))
+    if chevrons:
+        arrows = LineCollection(chevrons, colors=look.color, linewidths=0.8)
+        arrows.set(capstyle="round", zorder=style.Z_ARROW)
+        _add(ax, arrows, autolim=False, gid="lanes:arrows")
+
+
+def _lane_lines(lines: list[np.ndarray], look: style.LaneStyle, color: str) -> LineCollection:
+    drawn = LineCollection(lines, colors=color, linewidths=look.width, linestyles=[look.dashes])
+    drawn.set(capstyle="butt")
+    return drawn
 
 
 def _polylines(scene: Scene, selected: np.ndarray) -> list[np.ndarray]:
@@ -90,16 +97,22 @@ def _polylines(scene: Scene, selected: np.ndarray) -> list[np.ndarray]:
 
 
 def _chevrons(lines: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Small open arrowheads [3, 2] in driving direction, at equal distances along each line of sufficient length."""
+    """Small open arrowheads [3, 2] in driving direction.
+
+    They are at equal distances along each line of sufficient length.
+    """
     for line in lines:
-        arc = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
+        x, y = line.T
+        steps = np.hypot(np.diff(x), np.diff(y))
+        arc = np.concatenate([[0.0], np.cumsum(steps)])
         length = float(arc[-1])
         if length < MIN_LANE_WITH_ARROW_M:
             continue
         count = max(round(length / ARROW_SPACING_M), 1)
         for distance in (np.arange(count) + 0.5) / count * length:
+            # the arrow lies on the line, half of it before and half behind the distance
             ends = distance + np.array([ARROW_SIZE_M / 2, -ARROW_SIZE_M / 2])
-            tip, back = np.stack([np.interp(ends, arc, line[:, axis]) for axis in (0, 1)], -1)
+            tip, back = np.stack([np.interp(ends, arc, x), np.interp(ends, arc, y)], -1)
             along = tip - back
             across = np.array([-along[1], along[0]]) * 0.55
             yield np.stack([back + across, tip, back - across])
@@ -119,91 +132,103 @@ class _Look(NamedTuple):
     trail_zorder: float
 
 
-_S, _EDGE = style, style.CONTEXT_EDGE
 _LOOKS = {
     "context": _Look(
-        "other agent", _S.CONTEXT_FACE, _EDGE, 0.4, _EDGE, _S.Z_CONTEXT, "#8A8A8A", 0.8, _S.Z_TRAIL
+        name="other agent",
+        face=style.CONTEXT_FACE,
+        edge=style.CONTEXT_EDGE,
+        edge_width=0.4,
+        nose=style.CONTEXT_EDGE,
+        zorder=style.Z_CONTEXT,
+        trail="#8A8A8A",
+        trail_width=0.8,
+        trail_zorder=style.Z_TRAIL,
     ),
     "recorder": _Look(
-        "ego vehicle",
-        _S.PAPER,
-        _S.RECORDER,
-        1.1,
-        _S.RECORDER,
-        _S.Z_CONTEXT + 0.1,
-        _S.RECORDER,
-        0.9,
-        _S.Z_TRAIL,
+        name="ego vehicle",
+        face=style.PAPER,
+        edge=style.RECORDER,
+        edge_width=1.1,
+        nose=style.RECORDER,
+        zorder=style.Z_CONTEXT + 0.1,
+        trail=style.RECORDER,
+        trail_width=0.9,
+        trail_zorder=style.Z_TRAIL,
     ),
     "scored": _Look(
-        "scored agent",
-        _S.SCORED,
-        _S.SCORED_DARK,
-        0.5,
-        _S.PAPER,
-        _S.Z_TARGET,
-        _S.SCORED,
-        1.5,
-        _S.Z_TARGET_TRAIL,
+        name="scored agent",
+        face=style.SCORED,
+        edge=style.SCORED_DARK,
+        edge_width=0.5,
+        nose=style.PAPER,
+        zorder=style.Z_TARGET,
+        trail=style.SCORED,
+        trail_width=1.5,
+        trail_zorder=style.Z_TARGET_TRAIL,
     ),
     "focal": _Look(
-        "focal agent",
-        _S.FOCAL,
-        _S.TRUTH,
-        1.0,
-        _S.PAPER,
-        _S.Z_TARGET + 0.1,
-        _S.FOCAL,
-        2.0,
-        _S.Z_TARGET_TRAIL + 0.1,
+        name="focal agent",
+        face=style.FOCAL,
+        edge=style.TRUTH,
+        edge_width=1.0,
+        nose=style.PAPER,
+        zorder=style.Z_TARGET + 0.1,
+        trail=style.FOCAL,
+        trail_width=2.0,
+        trail_zorder=style.Z_TARGET_TRAIL + 0.1,
     ),
 }
 
 
 def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
-    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, otherwise the box."""
+    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, or the box."""
+    poses = _poses(scene, agents)
+    sizes = _sizes(scene, agents)
     shapes = []
-    for pose, kind, size in zip(
-        _pose(scene, agents), scene.agent_kind[agents].tolist(), _size(scene, agents), strict=True
-    ):
-        circle = pose[:2] + size[0] / 2 * np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
-        shapes.append(
-            circle if kind == AgentKind.PEDESTRIAN else from_frame(_CORNERS * size / 2, pose)
-        )
+    for agent, pose, size in zip(agents, poses, sizes, strict=True):
+        if scene.agent_kind[agent] == AgentKind.PEDESTRIAN:
+            circle = np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
+            shapes.append(pose[:2] + size[0] / 2 * circle)
+        else:
+            shapes.append(from_frame(_CORNERS * size / 2, pose))
     return shapes
 
 
-def _size(scene: Scene, agents: list[int]) -> np.ndarray:
-    """Length and width [n, 2] of agents in metres: the recorded size, else the size for the kind."""
-    usual = np.array(
-        [style.AGENT_SIZE_M[AgentKind(kind)] for kind in scene.agent_kind[agents].tolist()]
-    )
+def _sizes(scene: Scene, agents: list[int]) -> np.ndarray:
+    """Length and width [n, 2] of agents in metres: the recorded size, else that of the kind."""
+    kinds = scene.agent_kind[agents].tolist()
+    usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in kinds])
     usual = usual * style.SCALE[scene.unit]
-    return (
-        np.where(scene.agent_size[agents] > 0.0, scene.agent_size[agents], usual)
-        if len(scene.agent_size)
-        else usual
-    )
+    if not len(scene.agent_size):
+        return usual
+    recorded = scene.agent_size[agents]
+    return np.where(recorded > 0.0, recorded, usual)
 
 
-def _pose(scene: Scene, agents: list[int]) -> np.ndarray:
-    """Poses [n, 3] of agents at step H - 1."""
+def _poses(scene: Scene, agents: list[int]) -> np.ndarray:
+    """Poses float64 [n, 3] of agents at step H - 1."""
     now = scene.num_history - 1
-    return np.concatenate(
-        [scene.position[agents, now], scene.heading[agents, now, None]], -1
-    ).astype(np.float64)
+    position = scene.position[agents, now]
+    heading = scene.heading[agents, now, None]
+    return np.concatenate([position, heading], -1).astype(np.float64)
 
 
 def draw_agents(
-    ax: Axes, scene: Scene, colors: Mapping[int, str] | None = None, futures: Sequence[int] = ()
+    ax: Axes,
+    scene: Scene,
+    colors: Mapping[int, str] | None = None,
+    futures: Sequence[int] = (),
 ) -> Axes:
-    """Draw every agent that is valid at step H - 1, its history, and the recorded future of scored agents and of `futures`.
+    """Draw every agent that is valid at step H - 1, its history, and recorded futures.
 
-    `futures` are indices of agents. `colors` by index of the agent replace the color of its group. Artists have the gids
-    "boxes:<group>" and "trails:<group>" (groups: "focal", "scored", "recorder" for the recording vehicle, "context"),
+    Recorded futures are those of scored agents and of the agents `futures` (indices). `colors` by
+    index of the agent replace the color of its group. Artists have the gids "boxes:<group>" and
+    "trails:<group>" (groups: "focal", "scored", "recorder" for the recording vehicle, "context"),
     "truth:<track id>" and "focal-ring".
     """
-    role, present = scene.agent_role, scene.valid[:, scene.num_history - 1]
+    colors = colors or {}
+    role = scene.agent_role
+    present = scene.valid[:, scene.num_history - 1]
     recorder = np.array([name == style.RECORDER_ID for name in scene.agent_id])
     groups = {
         "context": (role == AgentRole.CONTEXT) & ~recorder,
@@ -212,14 +237,11 @@ def draw_agents(
         "focal": role == AgentRole.FOCAL,
     }
     for name, members in groups.items():
-        if agents := np.flatnonzero(members & present).tolist():
-            _draw_trails(ax, scene, agents, name, colors or {})
-            _draw_boxes(ax, scene, agents, name, colors or {})
-    rank = role.astype(np.int64) + 1
-    rank[np.setdiff1d(np.flatnonzero(role == AgentRole.CONTEXT), futures)] = 0
-    count = int(np.count_nonzero(rank))
-    for agent in np.argsort(-rank, kind="stable")[:count]:
-        _draw_truth(ax, scene, agent, many=count > _MANY_TARGETS)
+        agents = np.flatnonzero(members & present).tolist()
+        if agents:
+            _draw_trails(ax, scene, agents, _LOOKS[name], colors, f"trails:{name}")
+            _draw_boxes(ax, scene, agents, name, colors)
+    _draw_truths(ax, scene, futures)
     return ax
 
 
@@ -227,67 +249,79 @@ def _draw_boxes(
     ax: Axes, scene: Scene, agents: list[int], name: str, colors: Mapping[int, str]
 ) -> None:
     look = _LOOKS[name]
-    agents = sorted(
-        agents, key=lambda a: scene.agent_kind[a] in style.FAINT_KINDS
-    )  # the legend shows the first one
-    kinds, poses = (
-        [AgentKind(kind) for kind in scene.agent_kind[agents].tolist()],
-        _pose(scene, agents),
-    )
-    faces = [
-        style.FAINT_FACE if name == "context" and kind in style.FAINT_KINDS else look.face
-        for kind in kinds
-    ]
-    faces = [colors.get(agent, face) for agent, face in zip(agents, faces, strict=True)]
-    boxes = PolyCollection(
-        outlines(scene, agents), facecolors=faces, edgecolor=look.edge, linewidth=look.edge_width
-    )
+    # the legend shows the first box, so the faint ones are last
+    agents = sorted(agents, key=lambda agent: scene.agent_kind[agent] in style.FAINT_KINDS)
+    faces = []
+    for agent in agents:
+        faint = name == "context" and scene.agent_kind[agent] in style.FAINT_KINDS
+        face = style.FAINT_FACE if faint else look.face
+        faces.append(colors.get(agent, face))
+    boxes = PolyCollection(outlines(scene, agents), facecolors=faces)
+    boxes.set(edgecolor=look.edge, linewidth=look.edge_width)
     _add(ax, boxes, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
-    noses = []  # arrowheads [3, 2] inside the front of long boxes, which show the heading
-    for pose, (length, width) in zip(poses, _size(scene, agents), strict=True):
-        if length >= _MIN_NOSE_M:
-            back = length / 2 - min(width * 0.7, length * 0.35)
-            noses.append(
-                from_frame(
-                    np.array([(back, 0.42 * width), (0.45 * length, 0.0), (back, -0.42 * width)]),
-                    pose,
-                )
-            )
+    poses = _poses(scene, agents)
+    sizes = _sizes(scene, agents)
+    noses = list(_noses(poses, sizes))
     if noses:
         lines = LineCollection(noses, colors=look.nose, linewidths=0.6)
         _add(ax, lines, autolim=False, zorder=look.zorder + 0.05, gid=f"noses:{name}")
-    if name == "focal" and _size(scene, agents)[0, 0] < _MIN_BOX_M:
-        (ring,) = ax.plot(
-            *poses[:1, :2].T, "o", markersize=9.5, markerfacecolor="none", markeredgecolor=look.edge
-        )
+    if name == "focal" and sizes[0, 0] < _MIN_BOX_M:
+        x, y = poses[:1, :2].T
+        (ring,) = ax.plot(x, y, "o", markersize=9.5)
+        ring.set(markerfacecolor="none", markeredgecolor=look.edge)
         ring.set(markeredgewidth=look.edge_width, gid="focal-ring", zorder=look.zorder)
 
 
+def _noses(poses: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Arrowheads [3, 2] inside the front of long boxes, which show the heading."""
+    for pose, (length, width) in zip(poses, sizes, strict=True):
+        if length >= _MIN_NOSE_M:
+            tip = 0.45 * length
+            back = length / 2 - min(width * 0.7, length * 0.35)
+            side = 0.42 * width
+            yield from_frame(np.array([(back, side), (tip, 0.0), (back, -side)]), pose)
+
+
 def _draw_trails(
-    ax: Axes, scene: Scene, agents: list[int], name: str, colors: Mapping[int, str]
+    ax: Axes,
+    scene: Scene,
+    agents: list[int],
+    look: _Look,
+    colors: Mapping[int, str],
+    gid: str,
 ) -> None:
     """Past positions, one line per step, fading with age; a missing step is a gap."""
-    look, steps = _LOOKS[name], scene.num_history
-    position, valid = scene.position[agents, :steps], scene.valid[agents, :steps]
+    steps = scene.num_history
+    position = scene.position[agents, :steps]
+    valid = scene.valid[agents, :steps]
     both = valid[:, 1:] & valid[:, :-1]
     segments = np.stack([position[:, :-1], position[:, 1:]], 2)[both]
-    if len(segments):
-        rgba = np.repeat(
-            [to_rgba(colors.get(agent, look.trail)) for agent in agents], both.sum(1), 0
-        )
-        rgba[:, 3] = np.broadcast_to(np.linspace(0.1, 0.95, steps - 1), both.shape)[both]
-        trails = LineCollection(
-            list(segments), colors=rgba, linewidths=look.trail_width, zorder=look.trail_zorder
-        )
-        _add(ax, trails, gid=f"trails:{name}", capstyle="butt")
+    if not len(segments):
+        return
+    of_agent = [to_rgba(colors.get(agent, look.trail)) for agent in agents]
+    rgba = np.repeat(of_agent, both.sum(1), 0)
+    opacity = np.broadcast_to(np.linspace(0.1, 0.95, steps - 1), both.shape)
+    rgba[:, 3] = opacity[both]
+    trails = LineCollection(list(segments), colors=rgba, linewidths=look.trail_width)
+    trails.set(capstyle="butt", zorder=look.trail_zorder)
+    _add(ax, trails, gid=gid)
+
+
+def _draw_truths(ax: Axes, scene: Scene, futures: Sequence[int]) -> None:
+    """Recorded futures of scored agents and of `futures`, the focal agent first."""
+    role = scene.agent_role
+    rank = role.astype(np.int64) + 1
+    context = np.flatnonzero(role == AgentRole.CONTEXT)
+    rank[np.setdiff1d(context, futures)] = 0
+    count = int(np.count_nonzero(rank))
+    drawn = np.argsort(-rank, kind="stable")[:count]
+    for agent in drawn:
+        _draw_truth(ax, scene, agent, many=count > _MANY_TARGETS)
 
 
 def _draw_truth(ax: Axes, scene: Scene, agent: int, many: bool) -> None:
-    """The recorded future, dashed on a white halo, so that it is visible on top of the forecasts."""
-    valid, position = (
-        scene.valid[agent, scene.num_history :],
-        scene.position[agent, scene.num_history :],
-    )
+    """The recorded future, dashed on a white halo, so that it is visible on top of forecasts."""
+    valid = scene.valid[agent, scene.num_history :]
     if not valid.any():
         return
     width, size = 0.8, 4.0
@@ -295,17 +329,12 @@ def _draw_truth(ax: Axes, scene: Scene, agent: int, many: bool) -> None:
         width, size = 1.2, 5.5
     elif many:
         width, size = 0.55, 2.8
-    path = np.where(valid[:, None], position, np.nan)
-    (line,) = ax.plot(*path.T, color=style.TRUTH, linewidth=width, linestyle=(0, (3.0, 1.5)))
+    position = scene.position[agent, scene.num_history :]
+    x, y = np.where(valid[:, None], position, np.nan).T
+    (line,) = ax.plot(x, y, color=style.TRUTH, linewidth=width, linestyle=(0, (3.0, 1.5)))
     line.set(gid=f"truth:{scene.agent_id[agent]}", zorder=style.Z_TRUTH, label="recorded future")
     last = int(np.flatnonzero(valid)[-1])
-    line.set(
-        marker="X",
-        markersize=size,
-        markeredgecolor=style.PAPER,
-        markeredgewidth=0.5,
-        markevery=[last],
-    )
-    line.set_path_effects(
-        [Stroke(linewidth=width + 1.2, foreground=style.PAPER, alpha=0.8), Normal()]
-    )
+    line.set(marker="X", markersize=size, markevery=[last])
+    line.set(markeredgecolor=style.PAPER, markeredgewidth=0.5)
+    halo = Stroke(linewidth=width + 1.2, foreground=style.PAPER, alpha=0.8)
+    line.set_path_effects([halo, Normal()])

@@ -44,7 +44,7 @@ from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.metrics.displacement import futures_covered, set_hits
 from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
-from trajformer.losses.set_loss import WorldLossConfig
+from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.scene_set import SceneSet, SceneTrajectories

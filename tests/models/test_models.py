@@ -29,7 +29,7 @@ from trajformer.errors import ConfigError, TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.losses.mixture import MixtureLossConfig
-from trajformer.losses.set_loss import WorldLossConfig
+from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.agentformer.model import AgentFormerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig

@@ -17,8 +17,9 @@ Terms = dict[str, Tensor]  # scalars by name; only "loss" has a gradient
 class LossConfig(Config):
     """Base class of the configs of losses.
 
-    A loss is a module `(model, batch) -> Terms` that `build()` returns. A loss without parameters only defines `terms`; a loss
-    with parameters is a separate module (see `models/mmtransformer/region_loss.py`).
+    A loss is a module `(model, batch) -> Terms` that `build()` returns. A loss without parameters
+    only defines `terms`; a loss with parameters is a separate module (see
+    `models/mmtransformer/region_loss.py`).
     """
 
     def build(self) -> nn.Module:
@@ -28,6 +29,28 @@ class LossConfig(Config):
     def terms(self, model: Any, batch: SceneBatch) -> Terms:
         """The terms of the loss by name."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MatchedLossConfig(LossConfig, positive=("huber_m",)):
+    """Weights of losses that train matched modes or worlds.
+
+    Attributes:
+        cost_ade, cost_fde: the matching cost.
+        regression: smooth L1 of the matched positions.
+        endpoint: additional smooth L1 of the last position.
+        classification: cross-entropy towards the match.
+        huber_m: error in metres at which smooth L1 changes from quadratic to linear.
+        auxiliary: weight of the mean loss of earlier decoder layers.
+    """
+
+    cost_ade: float = 0.5
+    cost_fde: float = 1.0
+    regression: float = 1.0
+    endpoint: float = 0.2
+    classification: float = 1.0
+    huber_m: float = 1.0
+    auxiliary: float = 0.5
 
 
 class ModelLoss(nn.Module):
@@ -45,8 +68,9 @@ class ModelLoss(nn.Module):
 def total(weight: Tensor, minimum: float = 1.0) -> Tensor:
     """The sum of weights (bool or float), at least `minimum`: the divisor of a mean over a batch.
 
-    With several processes it is the mean of their sums. The mean of their losses, and of their gradients, then is the one of all
-    scenes together, also if the processes have different numbers of agents.
+    With several processes it is the mean of their sums. The mean of their losses, and of their
+    gradients, then is the one of all scenes together, also if the processes have different numbers
+    of agents.
     """
     value = weight.sum()
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -57,8 +81,9 @@ def total(weight: Tensor, minimum: float = 1.0) -> Tensor:
 
 
 def weigh(terms: Terms, config: object) -> Tensor:
-    """The weighted sum of terms; the weight of a term is the attribute of `config` with its name."""
-    return torch.stack([getattr(config, name) * value for name, value in terms.items()]).sum()
+    """The weighted sum of terms; the weight of a term is the attribute of `config` of its name."""
+    weighted = [getattr(config, name) * value for name, value in terms.items()]
+    return torch.stack(weighted).sum()
 
 
 def combine(
@@ -66,11 +91,16 @@ def combine(
 ) -> Terms:
     """Combine the terms of all decoder layers: the last layer, then the layers before it.
 
-    Returns the terms of the last layer, detached; if there are earlier layers, the mean of their weighted sums as "auxiliary",
-    detached; and the total "loss" with its gradient, in which `config.auxiliary` is the weight of that mean.
+    Returns the terms of the last layer, detached; if there are earlier layers, the mean of their
+    weighted sums as "auxiliary", detached; and the total "loss" with its gradient, in which
+    `config.auxiliary` is the weight of that mean.
     """
-    loss, values = weigh(layers[0], config), dict(layers[0])
-    if len(layers) > 1:
-        values["auxiliary"] = torch.stack([weigh(terms, config) for terms in layers[1:]]).mean()
-        loss = loss + config.auxiliary * values["auxiliary"]
-    return {name: value.detach() for name, value in values.items()} | {"loss": loss}
+    last, *earlier = layers
+    loss = weigh(last, config)
+    values = dict(last)
+    if earlier:
+        auxiliary = torch.stack([weigh(terms, config) for terms in earlier]).mean()
+        values["auxiliary"] = auxiliary
+        loss = loss + config.auxiliary * auxiliary
+    detached = {name: value.detach() for name, value in values.items()}
+    return detached | {"loss": loss}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.losses.set_loss import last_valid
+from trajformer.losses.displacement import last_valid
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.scenes.geometry import rotate
 

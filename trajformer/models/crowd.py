@@ -21,7 +21,8 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.losses.set_loss import SetLossConfig, last_valid
+from trajformer.losses.displacement import last_valid
+from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.modes import consensus

@@ -28,7 +28,8 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
-from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.modes import consensus

@@ -34,9 +34,9 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
+from trajformer.losses.displacement import huber, pairwise_errors
 from trajformer.losses.matching import Match, match_layers
-from trajformer.losses.set_loss import MatchedLossConfig, huber, pairwise_errors
-from trajformer.losses.terms import Terms, combine, total
+from trajformer.losses.terms import MatchedLossConfig, Terms, combine, total
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths
 from trajformer.models.tokens import (

@@ -10,7 +10,8 @@ from typing import Any
 
 from trajformer.config import load_plugins
 from trajformer.losses.mixture import MixtureLossConfig
-from trajformer.losses.set_loss import SetLossConfig, WorldLossConfig
+from trajformer.losses.set_loss import SetLossConfig
+from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.agentformer.model import (
     AgentFormerConfig,
     AgentFormerSamplerConfig,

@@ -35,7 +35,7 @@ from trajformer.data.batch import Observation, SceneBatch, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import ConfigError, TrajformerError
-from trajformer.losses.set_loss import last_valid
+from trajformer.losses.displacement import last_valid
 from trajformer.losses.terms import LossConfig, Terms, combine, total
 from trajformer.models.agentformer.networks import (
     Context,

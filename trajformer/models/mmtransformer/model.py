@@ -29,7 +29,7 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import ConfigError
-from trajformer.losses.set_loss import WorldLossConfig
+from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.mmtransformer.region_loss import RegionLossConfig

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
-from trajformer.losses.set_loss import (
+from trajformer.losses.displacement import (
     confidence_divergence,
     huber,
     last_valid,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trajformer.data.batch import SceneBatch
-from trajformer.losses.set_loss import huber, last_valid
+from trajformer.losses.displacement import huber, last_valid
 from trajformer.losses.terms import LossConfig, Terms, total
 from trajformer.models.se2former.paths import PathProposals
 from trajformer.models.se2former.single_forecast import final_modes

@@ -92,8 +92,8 @@ def _overlaps(box: np.ndarray, occupied: np.ndarray) -> np.ndarray:
     """Whether each box [candidates, 2, 2] overlaps one of the occupied ones, bool [candidates]."""
     starts_before = box[:, None, 0] < occupied[:, 1] + _GAP_PT
     ends_after = occupied[:, 0] < box[:, None, 1] + _GAP_PT
-    overlap: np.ndarray = (starts_before & ends_after).all(-1).any(-1)
-    return overlap
+    overlap = starts_before & ends_after
+    return np.asarray(overlap.all(-1).any(-1))
 
 
 def _write(ax: Axes, label: Label, offset: np.ndarray, color: str, with_leader: bool) -> None:

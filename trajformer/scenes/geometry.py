@@ -1,4 +1,4 @@
-"""SE(2) geometry for numpy arrays and torch tensors: wrap, rotate, to and from a frame, relative pose.
+"""SE(2) geometry for numpy arrays and torch tensors: angles, rotations, frames, relative poses.
 
 A pose is (x, y, heading) in its last dimension: metres and radians, counter-clockwise from +x.
 All functions broadcast over leading dimensions and keep the type and dtype of their input.
@@ -9,13 +9,15 @@ import sys
 from types import ModuleType
 from typing import Any, TypeVar
 
-Array = TypeVar(
-    "Array", bound=Any
-)  # np.ndarray or torch.Tensor; no type names torch, so that readers need not import it
+# np.ndarray or torch.Tensor; the type does not name torch, so that readers need not import it.
+Array = TypeVar("Array", bound=Any)
 
 
 def _library(value: Array) -> ModuleType:
-    """The package that defines the type of `value`: numpy or torch. Both have `cos`, `sin`, `stack` and `concatenate`."""
+    """The package that defines the type of `value`: numpy or torch.
+
+    Both have `cos`, `sin`, `stack` and `concatenate`.
+    """
     return sys.modules[type(value).__module__.partition(".")[0]]
 
 
@@ -26,15 +28,23 @@ def wrap(angle: Array) -> Array:
 
 
 def rotate(xy: Array, angle: Array) -> Array:
-    """Vectors [..., 2] rotated counter-clockwise by angle [...] (radians, broadcast over vectors)."""
+    """Vectors [..., 2] rotated counter-clockwise by angle [...].
+
+    Angles are radians and broadcast over vectors.
+    """
     library = _library(xy)
-    cos, sin = library.cos(angle), library.sin(angle)
-    x, y = xy[..., 0], xy[..., 1]
+    cos = library.cos(angle)
+    sin = library.sin(angle)
+    x = xy[..., 0]
+    y = xy[..., 1]
     return library.stack([x * cos - y * sin, x * sin + y * cos], -1)
 
 
 def to_frame(xy: Array, pose: Array) -> Array:
-    """Points [..., 2] expressed in the frame at pose [..., 3]; both arguments are given in one outer frame."""
+    """Points [..., 2] expressed in the frame at pose [..., 3].
+
+    Both arguments are given in one outer frame.
+    """
     return rotate(xy - pose[..., :2], -pose[..., 2])
 
 
@@ -47,4 +57,5 @@ def relative_pose(pose: Array, reference: Array) -> Array:
     """Pose [..., 3] expressed in the frame of reference [..., 3]; heading wrapped to (-pi, pi]."""
     xy = to_frame(pose[..., :2], reference)
     heading = wrap(pose[..., 2] - reference[..., 2])
-    return _library(pose).concatenate([xy, heading[..., None]], -1)
+    library = _library(pose)
+    return library.concatenate([xy, heading[..., None]], -1)

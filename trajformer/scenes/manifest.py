@@ -8,6 +8,7 @@ import json
 import os
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,12 +134,15 @@ def _describe_shard(path: Path, sha256: str = "") -> tuple[ShardEntry, ShardInfo
 
 def _summarize(shards: list[tuple[ShardEntry, ShardInfo]]) -> dict[str, Any]:
     """The entry of a split with these shards."""
-    entries = [entry for entry, _ in shards]
+    entries = []
+    sources = set()
     skipped = []
-    for _, info in shards:
+    for entry, info in shards:
+        entries.append(entry)
+        sources.add(info.source)
         skipped += [{"input": name, "reason": reason} for name, reason in info.skipped]
     return {
-        "source": sorted({info.source for _, info in shards}),
+        "source": sorted(sources),
         "scenes": sum(entry["scenes"] for entry in entries),
         "bytes": sum(entry["bytes"] for entry in entries),
         "skipped": skipped,
@@ -227,8 +231,13 @@ def manifest_matches_files(root: Path, manifest: Manifest) -> bool:
     listed = {}
     for split, entry in manifest["splits"].items():
         if entry["shards"]:
-            listed[split] = {shard["name"]: shard["bytes"] for shard in entry["shards"]}
+            listed[split] = _listed_sizes(entry["shards"])
     return listed == {split: shard_sizes(root / split) for split in store_splits(root)}
+
+
+def _listed_sizes(shards: list[ShardEntry]) -> dict[str, int]:
+    """Bytes of the listed shards, by file name."""
+    return {shard["name"]: shard["bytes"] for shard in shards}
 
 
 def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int]:
@@ -242,12 +251,13 @@ def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int
         shards = read_manifest(root)["splits"][split]["shards"]
     except (StoreError, KeyError):
         shards = []
-    if sizes == {shard["name"]: shard["bytes"] for shard in shards}:
-        scenes = {shard["name"]: shard["scenes"] for shard in shards}
-        return {name: scenes[name] for name in sizes}
-    counts = {}
-    for name in sizes:
-        _, counts[name] = read_shard_info(root / split / name)
+    counts = dict.fromkeys(sizes, 0)  # in the order of the shard numbers
+    if sizes == _listed_sizes(shards):
+        for shard in shards:
+            counts[shard["name"]] = shard["scenes"]
+    else:
+        for name in sizes:
+            _, counts[name] = read_shard_info(root / split / name)
     return counts
 
 
@@ -278,9 +288,8 @@ def verify_store(
             problems.append(f"{path}: listed in the manifest but missing")
 
     paths = [path for path in listed if path in present]
-    shards: dict[str, list[tuple[ShardEntry, ShardInfo]]]
-    shards = {split: [] for split in manifest["splits"]}
-    scene_ids: dict[str, set[str]] = {split: set() for split in manifest["splits"]}
+    shards: dict[str, list[tuple[ShardEntry, ShardInfo]]] = defaultdict(list)  # by split
+    scene_ids: dict[str, set[str]] = defaultdict(set)  # by split
     for path in progress(iter(paths), len(paths)):
         split = path.parent.name
         try:
@@ -306,7 +315,7 @@ def _differences(path: Path, entry: ShardEntry, listed: ShardEntry) -> list[str]
 def _summary_problems(
     root: Path,
     manifest: Manifest,
-    shards: dict[str, list[tuple[ShardEntry, ShardInfo]]],
+    shards: Mapping[str, list[tuple[ShardEntry, ShardInfo]]],
 ) -> list[str]:
     """Problems of a manifest whose shards are as listed: totals, records, and the text itself."""
     path = root / MANIFEST

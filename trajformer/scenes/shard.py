@@ -60,14 +60,15 @@ ALL_LISTS = LISTS | OPTIONAL
 RAGGED = (*STRINGS, *ALL_LISTS)  # columns with offsets, in this order
 
 
-def _list_fields(kinds: dict[str, pa.DataType]) -> list[pa.Field]:
-    return [pa.field(name, pa.list_(kind)) for name, kind in kinds.items()]
+def _schema(lists: dict[str, pa.DataType]) -> pa.Schema:
+    columns = dict.fromkeys(STRINGS, pa.string()) | SCALARS
+    for name, kind in lists.items():
+        columns[name] = pa.list_(kind)
+    return pa.schema(columns)
 
 
-_STRING_FIELDS = [pa.field(name, pa.string()) for name in STRINGS]
-_SCALAR_FIELDS = [pa.field(name, kind) for name, kind in SCALARS.items()]
-SCHEMA = pa.schema(_STRING_FIELDS + _SCALAR_FIELDS + _list_fields(LISTS))
-FULL_SCHEMA = pa.schema([*SCHEMA, *_list_fields(OPTIONAL)])
+SCHEMA = _schema(LISTS)
+FULL_SCHEMA = _schema(ALL_LISTS)
 
 _METADATA_KEY = b"trajformer"
 _NO_MEMORY = ("Cannot allocate memory", "Failed to launch worker thread")  # texts of pyarrow
@@ -171,7 +172,9 @@ def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardIn
     has_optional = any(len(row[name]) > 0 for row in rows for name in OPTIONAL)
     schema = FULL_SCHEMA if has_optional else SCHEMA
     schema = schema.with_metadata({_METADATA_KEY: json.dumps(metadata, sort_keys=True).encode()})
-    columns = [_column(name, [row[name] for row in rows]) for name in schema.names]
+    columns = []
+    for name in schema.names:
+        columns.append(_column(name, [row[name] for row in rows]))
     batch = pa.record_batch(columns, schema=schema)
     with atomically(path) as temporary, temporary.open("wb") as sink:
         with pa.ipc.new_file(sink, batch.schema) as writer:
@@ -284,6 +287,11 @@ def _find_inconsistency(bounds: np.ndarray, num_steps: np.ndarray) -> str:
     return ""
 
 
+def _offsets(column: pa.Array) -> np.ndarray:
+    """The start of each row of a text or list column, and the end: int32 [rows + 1]."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+
+
 class Shard:
     """One memory-mapped shard; scenes are views of its columns.
 
@@ -308,15 +316,20 @@ class Shard:
     def _map_columns(self, batch: pa.RecordBatch) -> None:
         """Views of the buffers of all columns."""
         self._scalars = {name: np.from_dlpack(batch.column(name)) for name in SCALARS}
-        self._strings = {name: batch.column(name) for name in STRINGS}
-        self._text = [memoryview(column.buffers()[2] or b"") for column in self._strings.values()]
-        self._lists = [name for name in ALL_LISTS if name in batch.schema.names]
-        lists = [batch.column(name) for name in self._lists]
-        self._values: list[np.ndarray] = [np.from_dlpack(column.values) for column in lists]
+        self._strings: dict[str, pa.Array] = {}
+        self._text: dict[str, memoryview] = {}  # the bytes of all rows
+        self._values: dict[str, np.ndarray] = {}  # the numbers of all rows
         offsets = []
-        for column in (*self._strings.values(), *lists):
-            buffer = column.buffers()[1]
-            offsets.append(np.frombuffer(buffer, np.int32, len(column) + 1, column.offset * 4))
+        for name in STRINGS:
+            column = batch.column(name)
+            self._strings[name] = column
+            self._text[name] = memoryview(column.buffers()[2] or b"")
+            offsets.append(_offsets(column))
+        for name in ALL_LISTS:
+            if name in batch.schema.names:
+                column = batch.column(name)
+                self._values[name] = np.from_dlpack(column.values)
+                offsets.append(_offsets(column))
         self._bounds = np.stack(offsets, 1)  # [scenes + 1, columns], start of each scene
 
     def __len__(self) -> int:
@@ -356,7 +369,7 @@ class Shard:
     def row_bytes(self) -> np.ndarray:
         """Bytes of each scene in the file, int64 [scenes]."""
         value_bytes = [1] * len(STRINGS)
-        value_bytes += [ALL_LISTS[name].bit_width // 8 for name in self._lists]
+        value_bytes += [values.itemsize for values in self._values.values()]
         offset_bytes = 4 * len((*STRINGS, *LISTS))
         scalar_bytes = sum(kind.bit_width // 8 for kind in SCALARS.values())
         return np.diff(self._bounds, axis=0) @ value_bytes + offset_bytes + scalar_bytes
@@ -377,12 +390,14 @@ class Shard:
         fields: dict[str, Any] = {"unit": self.info.unit}
         for name, column in self._scalars.items():
             fields[name] = column[row].item()
-        # The columns of texts come before the columns of lists.
-        for name, text, start, end in zip(STRINGS, self._text, starts, ends, strict=False):
+        # The bounds have the order of `RAGGED`: texts, then lists.
+        bounds = list(zip(starts, ends, strict=True))
+        num_texts = len(self._text)
+        texts = zip(self._text.items(), bounds[:num_texts], strict=True)
+        for (name, text), (start, end) in texts:
             fields[name] = str(text[start:end], "utf-8")
-        first_list = len(STRINGS)
-        bounds = zip(starts[first_list:], ends[first_list:], strict=True)
-        for name, values, (start, end) in zip(self._lists, self._values, bounds, strict=True):
+        lists = zip(self._values.items(), bounds[num_texts:], strict=True)
+        for (name, values), (start, end) in lists:
             fields[name] = values[start:end]
         fields["origin"] = np.array([fields.pop("origin_x"), fields.pop("origin_y")])
         _unpack_agents(fields)

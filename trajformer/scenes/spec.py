@@ -1,4 +1,4 @@
-"""Properties of scenes that a model depends on: clock, horizon, unit and map; and their comparison with its training scenes."""
+"""Properties of scenes that a model depends on, and their comparison with its training scenes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from trajformer.scenes.scene import Scene
 CLOCK = ("period_s", "num_history", "num_future")
 _COMPARED = ("unit", *CLOCK)  # a difference would silently give wrong forecasts
 MAX_STEPS = 10_000  # of a history or horizon
-ROUNDING = (
-    1e-6  # of a step; a smaller distance from a recorded step is a rounding error of the periods
-)
+# Of a step; a smaller distance from a recorded step is a rounding error of the periods.
+ROUNDING = 1e-6
 _TYPES = {
     "source": str,
     "split": str,
@@ -31,7 +30,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Clock, horizon, unit, map and origin of scenes. None is unknown, as in checkpoints of earlier versions."""
+    """Clock, horizon, unit, map and origin of scenes; None is unknown."""
 
     source: str | None = None  # the data set
     split: str | None = None
@@ -42,16 +41,24 @@ class DataSpec:
     has_map: bool | None = None  # at least one scene has a polyline that models receive
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if value is not None and type(value) is not _TYPES[item.name]:
-                raise ConfigError(item.name, f"{value!r}, expected {_TYPES[item.name].__name__}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            expected = _TYPES[field.name]
+            if value is not None and type(value) is not expected:
+                raise ConfigError(field.name, f"{value!r}, expected {expected.__name__}")
 
     @classmethod
     def of(cls, scene: Scene) -> DataSpec:
         """The properties of one scene."""
-        clock = float(scene.period_s), int(scene.num_history), int(scene.num_future)
-        return cls(scene.source, scene.split, scene.unit, *clock, has_map=scene.num_polylines > 0)
+        return cls(
+            source=scene.source,
+            split=scene.split,
+            unit=scene.unit,
+            period_s=float(scene.period_s),
+            num_history=int(scene.num_history),
+            num_future=int(scene.num_future),
+            has_map=scene.num_polylines > 0,
+        )
 
     @classmethod
     def from_plain(cls, plain: Any) -> DataSpec:
@@ -66,87 +73,103 @@ class DataSpec:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def contains(self, scene: Scene) -> bool:
-        """Whether a scene is from this split of this data set (see `same_split`); an unknown data set counts as equal.
+        """Whether a scene is from this split of this data set (see `same_split`).
 
-        In ETH/UCY the training part of a set holds the recordings of all other sets.
+        An unknown data set counts as equal. In ETH/UCY the training part of a set holds the
+        recordings of all other sets.
         """
         if self.split is None or self.source not in (None, scene.source):
             return False
+        if same_split(self.split, scene.split):
+            return True
         name, _, part = self.split.rpartition("_")
-        other_set = (
-            scene.source == "eth_ucy" and part == "train" and not scene.split.startswith(name + "_")
-        )
-        return other_set or same_split(self.split, scene.split)
+        is_other_set = not scene.split.startswith(name + "_")
+        return scene.source == "eth_ucy" and part == "train" and is_other_set
 
 
 def same_split(first: str, second: str) -> bool:
-    """Whether two splits are equal, or one is a part of the other, as `train.val` is of `train`."""
+    """Whether two splits are equal, or one is a part of the other, as `train.val` of `train`."""
     return f"{first}.".startswith(f"{second}.") or f"{second}.".startswith(f"{first}.")
 
 
-def longest(ratio: float, num_history: int, num_future: int) -> tuple[int, int]:
-    """The most steps of history and horizon after a change of the period by a factor; the last observed step is kept."""
-    history, future = (
-        math.floor(min(steps / ratio, MAX_STEPS) + ROUNDING)
-        for steps in (num_history - 1, num_future)
-    )
+def max_steps(ratio: float, num_history: int, num_future: int) -> tuple[int, int]:
+    """The most steps of history and horizon after the period is multiplied by `ratio`.
+
+    The last observed step is kept.
+    """
+    history = math.floor(min((num_history - 1) / ratio, MAX_STEPS) + ROUNDING)
+    future = math.floor(min(num_future / ratio, MAX_STEPS) + ROUNDING)
     return history + 1, future
 
 
 def check_scenes(
     scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have"
 ) -> None:
-    """Compare scenes with the training scenes of a model; unknown properties are equal. `owner` is the subject of `expected`.
+    """Compare scenes with the training scenes of a model; unknown properties are equal.
 
-    Raises TrajformerError: unit, period, history or horizon differ; has both values and the command that converts `root`, if the
-    scenes are long enough for it.
+    `owner` is the subject of `expected` in the message. Raises TrajformerError: unit, period,
+    history or horizon differ. The message has both values, and the command that converts `root` if
+    the scenes are long enough for it.
     """
-    pairs = {name: (getattr(scenes, name), getattr(expected, name)) for name in _COMPARED}
-    known = {name: pair for name, pair in pairs.items() if None not in pair}
-    differ = {
-        n: (a, b)
-        for n, (a, b) in known.items()
-        if not (math.isclose(a, b, rel_tol=1e-6) if n == "period_s" else a == b)
-    }
-    if not differ:
+    different = [name for name in _COMPARED if _differs(name, scenes, expected)]
+    if not different:
         return
-    values = " and ".join(f"{name} {value}" for name, (value, _) in differ.items())
-    others = " and ".join(str(other) for _, other in differ.values())
-    if "unit" in differ:
-        remedy = f"use data in {expected.unit}, or a model for {scenes.unit}"
-    elif not Path(root, MANIFEST).is_file():
-        remedy = "use a model that was trained on scenes like these"
-    elif _too_short(scenes, expected):
-        remedy = "too short to be converted; prepare longer scenes"
-    else:  # another period changes the numbers of steps, too
-        changed = {
-            name: other
-            for name, (_, other) in (known if "period_s" in differ else differ).items()
-            if name != "unit"
-        }
-        options = " ".join(f"--{name.replace('_', '-')} {other}" for name, other in changed.items())
-        remedy = f"convert it: trajformer store resample {root} OUT {options}"
-    raise TrajformerError(
-        f"{root}: split '{scenes.split}': {values}, but {owner} {others}; {remedy}"
-    )
+    actual_values = " and ".join(f"{name} {getattr(scenes, name)}" for name in different)
+    expected_values = " and ".join(str(getattr(expected, name)) for name in different)
+    comparison = f"{actual_values}, but {owner} {expected_values}"
+    remedy = _remedy(scenes, expected, different, root)
+    raise TrajformerError(f"{root}: split '{scenes.split}': {comparison}; {remedy}")
+
+
+def _differs(name: str, scenes: DataSpec, expected: DataSpec) -> bool:
+    """Whether a property is known on both sides and differs."""
+    actual_value = getattr(scenes, name)
+    expected_value = getattr(expected, name)
+    if actual_value is None or expected_value is None:
+        return False
+    if name == "period_s":
+        return not math.isclose(actual_value, expected_value, rel_tol=1e-6)
+    return actual_value != expected_value
+
+
+def _remedy(scenes: DataSpec, expected: DataSpec, different: list[str], root: Path | str) -> str:
+    """What a user can do about scenes that differ from the expected ones."""
+    if "unit" in different:
+        return f"use data in {expected.unit}, or a model for {scenes.unit}"
+    if not Path(root, MANIFEST).is_file():
+        return "use a model that was trained on scenes like these"
+    if _too_short(scenes, expected):
+        return "too short to be converted; prepare longer scenes"
+    changed = different
+    if "period_s" in different:  # another period changes the numbers of steps, too
+        changed = list(CLOCK)
+    options = []
+    for name in changed:
+        value = getattr(expected, name)
+        if value is not None and getattr(scenes, name) is not None:
+            options.append(f"--{name.replace('_', '-')} {value}")
+    return f"convert it: trajformer store resample {root} OUT {' '.join(options)}"
 
 
 def _too_short(scenes: DataSpec, expected: DataSpec) -> bool:
     if scenes.period_s is None or scenes.num_history is None or scenes.num_future is None:
         return False
     ratio = (expected.period_s or scenes.period_s) / scenes.period_s
-    history, future = longest(ratio, scenes.num_history, scenes.num_future)
+    history, future = max_steps(ratio, scenes.num_history, scenes.num_future)
     return history < (expected.num_history or 0) or future < (expected.num_future or 0)
 
 
 def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -> None:
-    """Warn with the number of scenes without a map if the training scenes have maps, and the reverse."""
+    """Warn if scenes have no map and the training scenes have maps, and the reverse.
+
+    `with_map` of `total` scenes have a map.
+    """
     if expected.has_map and with_map < total:
-        warn(
-            f"{where}: {total - with_map} of {total} scenes have no map, but the training scenes have maps"
-        )
-    if expected.has_map is False and with_map:
-        warn(f"{where}: {with_map} of {total} scenes have a map, but the training scenes have none")
+        without_map = f"{total - with_map} of {total} scenes have no map"
+        warn(f"{where}: {without_map}, but the training scenes have maps")
+    if expected.has_map is False and with_map > 0:
+        some_maps = f"{with_map} of {total} scenes have a map"
+        warn(f"{where}: {some_maps}, but the training scenes have none")
 
 
 def warn(message: str) -> None:

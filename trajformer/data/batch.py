@@ -1,4 +1,7 @@
-"""SceneBatch: padded tensors of several scenes, divided into the observation, which models see, and the truth."""
+"""SceneBatch: padded tensors of several scenes.
+
+It is divided into the observation, which models see, and the truth.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -21,10 +24,14 @@ class TensorRecord:
 
     def map(self: Record, change: Callable[[Tensor], Tensor]) -> Record:
         """The same record with `change` applied to every tensor."""
-        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        for name, value in values.items():
-            if isinstance(value, Tensor | TensorRecord):
-                values[name] = change(value) if isinstance(value, Tensor) else value.map(change)
+        values: dict[str, Any] = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                value = change(value)
+            elif isinstance(value, TensorRecord):
+                value = value.map(change)
+            values[field.name] = value
         return type(self)(**values)
 
     def to(self: Record, device: torch.device | str, non_blocking: bool = False) -> Record:
@@ -32,22 +39,25 @@ class TensorRecord:
         return self.map(lambda value: value.to(device, non_blocking=non_blocking))
 
     def pin_memory(self: Record) -> Record:
-        """The same record in pinned memory, from which a GPU copies while the host continues; called by `DataLoader`."""
+        """The same record in pinned memory; called by `DataLoader`.
+
+        A GPU copies from pinned memory while the host continues.
+        """
         return self.map(Tensor.pin_memory)
 
 
 @dataclass(frozen=True, eq=False)
 class Observation(TensorRecord):
-    """The input of a model: B scenes, padded to A agents (the first S are targets), H steps, M polylines of P points.
+    """The input of a model: B scenes.
 
-    Metres, seconds, radians, in the batch frame; `frame_pose` is its pose in the city frame. Padding and unseen steps are
-    zero, with False in their mask.
+    They are padded to A agents, of which the first S are targets, H steps, and M polylines of P
+    points. Metres, seconds, radians, in the batch frame; `frame_pose` is its pose in the city
+    frame. Padding and unseen steps are zero, with False in their mask.
     """
 
     scene_id: tuple[str, ...]  # B
-    agent_id: tuple[
-        tuple[str, ...], ...
-    ]  # B of at most A; empty after an augmentation that selects agents on a GPU
+    # B of at most A; empty after an augmentation that selects agents on a GPU
+    agent_id: tuple[tuple[str, ...], ...]
     period_s: float
     num_future: int  # F, steps to predict
     frame: Frame
@@ -82,6 +92,7 @@ class Observation(TensorRecord):
         return self.position.shape[2]
 
 
+# fields of the shape [B, A, ...]
 AGENT_FIELDS = (
     "agent_kind",
     "agent_role",
@@ -91,16 +102,17 @@ AGENT_FIELDS = (
     "velocity",
     "valid",
     "pose",
-)  # [B, A, ...]
-POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")  # [B, M, ...]
+)
+# fields of the shape [B, M, ...]
+POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
 
 
 @dataclass(frozen=True, eq=False)
 class Truth(TensorRecord):
     """The recorded futures of the S targets, in metres in the batch frame.
 
-    `valid` is all False where the future is unknown. Where G futures of one past are known (`sample.branched`), they are an
-    axis of both tensors: [B, S, G, F, 2] and [B, S, G, F].
+    `valid` is all False where the future is unknown. Where G futures of one past are known
+    (`sample.branched`), they are an axis of both tensors: [B, S, G, F, 2] and [B, S, G, F].
     """
 
     position: Tensor  # float32 [B, S, F, 2], zero where not valid
@@ -109,7 +121,7 @@ class Truth(TensorRecord):
 
 @dataclass(frozen=True, eq=False)
 class SceneBatch(TensorRecord):
-    """B scenes: the observation, which is all that a model receives, and the truth, for losses and metrics.
+    """B scenes: the observation for models, and the truth for losses and metrics.
 
     The two are separate records, so that a model cannot read the future by mistake.
     """
@@ -123,68 +135,88 @@ class SceneBatch(TensorRecord):
         return self.observation.num_scenes
 
 
-def _pad(parts: Sequence[np.ndarray]) -> Tensor:
-    """Stack arrays that differ in length along their first axis, padded with zeros; enums become int64.
+def collate(scenes: Sequence[Scene], config: BatchConfig = BatchConfig()) -> SceneBatch:
+    """Select, cut and pad at least one scene into a batch.
 
-    `pad_sequence` of PyTorch takes four times as long.
+    Raises the errors of `samples` and `stack`.
     """
-    length = max(len(part) for part in parts)
-    kind = parts[0].dtype
-    out = np.zeros(
-        (len(parts), length, *parts[0].shape[1:]), np.int64 if kind == np.uint8 else kind
-    )
-    for row, part in zip(out, parts, strict=True):
-        row[: len(part)] = part
-    return torch.from_numpy(out)
+    return stack(samples(scenes, config), config.frame)
 
 
 def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
-    """Pad samples of the same `frame` into one batch (SceneError: there are none, or they differ in period, H, F or unit)."""
+    """Pad samples of the same `frame` into one batch.
+
+    Raises SceneError: there are no samples, or they differ in period, H, F or unit.
+    """
     if not samples:
         raise SceneError("a batch needs at least one scene")
     first = samples[0]
-    for other in samples:
-        if other.clock != first.clock:
-            clocks = f"period, H, F and unit {other.clock} differ from {first.clock} of scene {first.scene_id} in its batch"
-            raise SceneError(f"scene {other.scene_id}: {clocks}")
-    tensors = {name: _pad([part.padded[name] for part in samples]) for name in first.padded}
+    for sample in samples:
+        if sample.clock != first.clock:
+            clocks = f"{sample.clock} differ from {first.clock} of scene {first.scene_id}"
+            raise SceneError(
+                f"scene {sample.scene_id}: period, H, F and unit {clocks} in its batch"
+            )
+    period_s, _, num_future, _ = first.clock
+    tensors = {}
+    for name in first.padded:
+        tensors[name] = _pad([sample.padded[name] for sample in samples])
     truth = Truth(tensors.pop("target"), tensors.pop("target_valid"))
     observation = Observation(
-        scene_id=tuple(part.scene_id for part in samples),
-        agent_id=tuple(part.agent_id for part in samples),
-        period_s=first.clock[0],
-        num_future=first.clock[2],
+        scene_id=tuple([sample.scene_id for sample in samples]),
+        agent_id=tuple([sample.agent_id for sample in samples]),
+        period_s=period_s,
+        num_future=num_future,
         frame=frame,
-        frame_pose=torch.from_numpy(np.stack([part.frame_pose for part in samples])),
+        frame_pose=torch.from_numpy(np.stack([sample.frame_pose for sample in samples])),
         **tensors,
     )
     batch = SceneBatch(observation, truth)
     if frame is Frame.SCENE:
         return batch
-    return transform(batch, torch.from_numpy(np.stack([part.home for part in samples])))
+    home = np.stack([sample.home for sample in samples])
+    return transform(batch, torch.from_numpy(home))
 
 
-def collate(scenes: Sequence[Scene], config: BatchConfig = BatchConfig()) -> SceneBatch:
-    """Select, resample and pad at least one scene into a batch; raises the errors of `samples` and `stack`."""
-    return stack(samples(scenes, config), config.frame)
+def _pad(parts: Sequence[np.ndarray]) -> Tensor:
+    """Stack arrays that differ in length along their first axis, padded with zeros.
+
+    Enums become int64. `pad_sequence` of PyTorch takes four times as long.
+    """
+    first = parts[0]
+    dtype: np.dtype = np.dtype(np.int64) if first.dtype == np.uint8 else first.dtype
+    length = max(len(part) for part in parts)
+    padded = np.zeros((len(parts), length, *first.shape[1:]), dtype)
+    for row, part in zip(padded, parts, strict=True):
+        row[: len(part)] = part
+    return torch.from_numpy(padded)
 
 
 def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
     """The batch expressed in a frame at `pose` [B, 3] of the present frame; padding stays zero.
 
-    `frame_pose` is unchanged: `collate` sets it correctly beforehand, and augmentation does not need it.
+    `frame_pose` is unchanged: `collate` sets it correctly beforehand, and augmentation does not
+    need it.
     """
-    o, truth = batch.observation, batch.truth
-    lift = {
-        n: pose.reshape(-1, *([1] * n), 3).to(o.position.dtype) for n in (1, 2, 3)
-    }  # [B, 1, ..., 3]
+    o = batch.observation
+    truth = batch.truth
+    pose = pose.to(o.position.dtype)
+
+    def with_axes(count: int) -> Tensor:
+        """The pose [B, 1, ..., 3] with `count` axes between the scene and its three values."""
+        return pose.reshape(-1, *[1] * count, 3)
+
+    agent_pose = with_axes(1)
+    step_pose = with_axes(2)
+    step_heading = step_pose[..., 2]
     observation = replace(
         o,
-        position=to_frame(o.position, lift[2]) * o.valid[..., None],
-        heading=wrap(o.heading - lift[2][..., 2]) * o.valid,
-        velocity=rotate(o.velocity, -lift[2][..., 2]) * o.valid[..., None],
-        pose=relative_pose(o.pose, lift[1]) * o.agent_mask[..., None],
-        polyline=to_frame(o.polyline, lift[2]) * o.polyline_mask[..., None, None],
+        position=to_frame(o.position, step_pose) * o.valid[..., None],
+        heading=wrap(o.heading - step_heading) * o.valid,
+        velocity=rotate(o.velocity, -step_heading) * o.valid[..., None],
+        pose=relative_pose(o.pose, agent_pose) * o.agent_mask[..., None],
+        polyline=to_frame(o.polyline, step_pose) * o.polyline_mask[..., None, None],
     )
-    position = to_frame(truth.position, lift[truth.position.ndim - 2]) * truth.valid[..., None]
+    truth_pose = with_axes(truth.position.ndim - 2)  # there may be an axis of several futures
+    position = to_frame(truth.position, truth_pose) * truth.valid[..., None]
     return SceneBatch(observation, Truth(position, truth.valid))

@@ -16,10 +16,10 @@ from trajformer.scenes.geometry import from_frame
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(TensorRecord):
-    """Normal distributions of latents with independent coordinates: mean and logarithm of the variance, each [..., Z]."""
+    """Normal distributions of latents with independent coordinates."""
 
-    mean: Tensor
-    log_variance: Tensor
+    mean: Tensor  # [..., Z]
+    log_variance: Tensor  # [..., Z], natural logarithm
 
     def at(self, noise: Tensor) -> Tensor:
         """Samples for standard normal noise, broadcastable to [..., Z]; differentiable."""
@@ -36,8 +36,9 @@ class Gaussian(TensorRecord):
 class Forecast:
     """K futures for each of the S targets of B scenes.
 
-    `position` is in `frame`: the frame of the batch, or (Frame.AGENT) the frame at each target's `pose` in the batch frame.
-    `logit` is marginal [B, S, K], or joint [B, K] if mode k of all agents is one joint future. Samples are modes too.
+    `position` is in `frame`: the frame of the batch, or (Frame.AGENT) the frame at each target's
+    `pose` in the batch frame. `logit` is marginal [B, S, K], or joint [B, K] if mode k of all
+    agents is one joint future. Samples are modes too.
     """
 
     position: Tensor  # [B, S, K, F, 2], metres
@@ -46,12 +47,10 @@ class Forecast:
     pose: Tensor | None = None  # [B, S, 3], for Frame.AGENT
     scale: Tensor | None = None  # [B, S, K, F, 2], metres, spread of each coordinate in `frame`
     auxiliary: tuple[Forecast, ...] = ()  # forecasts of earlier decoder layers, first to last
-    latent: Gaussian | None = (
-        None  # [B, S, K, Z] or [B, S, 1, Z], the distribution of the latents that modes are decoded from
-    )
-    prior: Gaussian | None = (
-        None  # [B, S, 1, Z], of the latents given the past, if `latent` is another one
-    )
+    # [B, S, K, Z] or [B, S, 1, Z], the distribution of the latents that modes are decoded from
+    latent: Gaussian | None = None
+    # [B, S, 1, Z], of the latents given the past, if `latent` is another one
+    prior: Gaussian | None = None
 
     @property
     def num_modes(self) -> int:
@@ -64,7 +63,10 @@ class Forecast:
         return self.logit.ndim == 2
 
     def joint_futures(self) -> Forecast:
-        """The forecast with joint futures of the whole scene as modes (TrajformerError: agents are predicted independently)."""
+        """The forecast with joint futures of the whole scene as modes.
+
+        Raises TrajformerError: agents are predicted independently.
+        """
         if not self.is_joint:
             raise TrajformerError(
                 "the model predicts every agent on its own and gives no joint futures"
@@ -72,46 +74,49 @@ class Forecast:
         return self
 
     def probability(self) -> Tensor:
-        """[B, S, K], summing to 1 over modes; a joint forecast repeats its probabilities for every agent."""
+        """[B, S, K], summing to 1 over modes.
+
+        A joint forecast repeats its probabilities for every agent.
+        """
         probability = self.logit.float().softmax(-1)
-        return (
-            probability[:, None].expand(self.position.shape[:3]) if self.is_joint else probability
-        )
+        if self.is_joint:
+            return probability[:, None].expand(self.position.shape[:3])
+        return probability
 
     def check(self, observation: Observation) -> Forecast:
-        """The forecast, if its shapes and frame fit the observation (TrajformerError: they would give wrong figures)."""
-        lead = tuple(observation.target_mask.shape)
-        modes = self.position.shape[2] if self.position.ndim == 5 else 0
+        """The forecast, if its shapes and frame fit the observation.
+
+        Raises TrajformerError: a shape or the frame would give wrong metrics.
+        """
+        num_scenes, num_targets = observation.target_mask.shape
+        lead = (num_scenes, num_targets)
+        num_modes = self.position.shape[2] if self.position.ndim == 5 else 0
         expected: dict[str, list[tuple[int, ...]]] = {
-            "position": [(*lead, modes, observation.num_future, 2)],
-            "logit": [(*lead, modes), (lead[0], modes)],
+            "position": [(*lead, num_modes, observation.num_future, 2)],
+            "logit": [(*lead, num_modes), (num_scenes, num_modes)],
         }
         if self.frame is Frame.AGENT:
             expected["pose"] = [(*lead, 3)]
         for name, shapes in expected.items():
             value = getattr(self, name)
-            if value is None or not modes or tuple(value.shape) not in shapes:
-                found = None if value is None else tuple(value.shape)
-                letters = {
-                    "position": "[B, S, K, F, 2]",
-                    "logit": "[B, S, K] or [B, K]",
-                    "pose": "[B, S, 3]",
-                }[name]
-                raise TrajformerError(
-                    f"forecast: {name} has shape {found}, expected {letters} with B, S = {lead}"
-                )
+            shape = None if value is None else tuple(value.shape)
+            if num_modes == 0 or shape not in shapes:
+                letters = f"expected {_SHAPES[name]} with B, S = {lead}"
+                raise TrajformerError(f"forecast: {name} has shape {shape}, {letters}")
         if self.frame not in (Frame.AGENT, observation.frame):
-            raise TrajformerError(
-                f"forecast: frame is {self.frame!r}, expected {observation.frame} of the batch, or {Frame.AGENT}"
-            )
+            frames = f"expected {observation.frame} of the batch, or {Frame.AGENT}"
+            raise TrajformerError(f"forecast: frame is {self.frame!r}, {frames}")
         return self
 
     def find_not_finite(self, observation: Observation) -> str:
         """The first target with NaN or infinity in its positions or probabilities, or an empty text."""
-        finite = self.position.isfinite().flatten(2).all(-1) & self.probability().isfinite().all(-1)
-        for b, s in (observation.target_mask & ~finite).nonzero()[:1].tolist():
-            return f"scene {observation.scene_id[b]}: track {observation.agent_id[b][s]}"
-        return ""
+        is_finite = self.position.isfinite().flatten(2).all(-1)
+        is_finite &= self.probability().isfinite().all(-1)
+        invalid = (observation.target_mask & ~is_finite).nonzero()
+        if len(invalid) == 0:
+            return ""
+        b, s = invalid[0].tolist()
+        return f"scene {observation.scene_id[b]}: track {observation.agent_id[b][s]}"
 
     def in_batch_frame(self) -> Tensor:
         """Positions [B, S, K, F, 2] in the frame of the batch."""
@@ -120,16 +125,31 @@ class Forecast:
         assert self.pose is not None
         return from_frame(self.position, self.pose[:, :, None, None])
 
-    def select(self, index: Tensor) -> Forecast:
-        """Modes `index` of each agent ([B, S, k]) or, for a joint forecast, of each scene ([B, k]), in that order."""
-        wide = (index[:, None] if self.is_joint else index)[..., None, None]
-        scale = None if self.scale is None else self.scale.take_along_dim(wide, 2)
-        position, logit = self.position.take_along_dim(wide, 2), self.logit.gather(-1, index)
-        return replace(
-            self, position=position, logit=logit, scale=scale, auxiliary=(), latent=None, prior=None
-        )
-
     def in_city_frame(self, observation: Observation) -> np.ndarray:
         """Positions float64 [B, S, K, F, 2] in the city frame."""
         position = self.in_batch_frame().detach().to("cpu", torch.float64)
-        return from_frame(position, observation.frame_pose.cpu()[:, None, None, None]).numpy()
+        frame_pose = observation.frame_pose.cpu()[:, None, None, None]
+        return from_frame(position, frame_pose).numpy()
+
+    def select(self, index: Tensor) -> Forecast:
+        """Modes in the order of `index`, without auxiliary forecasts and latents.
+
+        `index` is [B, S, k], or [B, k] for a joint forecast.
+        """
+        mode = index[:, None] if self.is_joint else index
+        mode = mode[..., None, None]  # [B, S or 1, k, 1, 1]
+        scale = self.scale
+        if scale is not None:
+            scale = scale.take_along_dim(mode, 2)
+        return replace(
+            self,
+            position=self.position.take_along_dim(mode, 2),
+            logit=self.logit.gather(-1, index),
+            scale=scale,
+            auxiliary=(),
+            latent=None,
+            prior=None,
+        )
+
+
+_SHAPES = {"position": "[B, S, K, F, 2]", "logit": "[B, S, K] or [B, K]", "pose": "[B, S, 3]"}

@@ -1,4 +1,7 @@
-"""The interface of a data set: `Reader` lists the scenes of a raw folder and reads each scene with a pure function."""
+"""The interface of a data set.
+
+A `Reader` lists the scenes of a raw folder and reads each scene with a pure function.
+"""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -12,25 +15,28 @@ class Input(NamedTuple):
 
     path: Path
     part: str = ""  # selects one scene of a file that holds several: a window or a scene id
-    stamp: str = ""  # digest of the content, for files that users edit: a changed stamp makes a shard outdated
+    # Digest of the content, for files that users edit: a changed stamp makes a shard outdated.
+    stamp: str = ""
 
     def name(self, raw: Path) -> str:
-        """Name relative to the raw folder, so that a store does not depend on the location of the folder."""
-        return self.path.relative_to(raw).as_posix() + (f"#{self.part}" if self.part else "")
+        """Name relative to the raw folder, so that a store does not depend on its location."""
+        name = self.path.relative_to(raw).as_posix()
+        return f"{name}#{self.part}" if self.part else name
 
     def __str__(self) -> str:
         return f"{self.path}#{self.part}" if self.part else str(self.path)
 
 
 class Reader(Protocol):
-    """A frozen dataclass with the options of a data set as fields: a changed repr makes a shard outdated.
+    """A frozen dataclass with the options of a data set as fields.
 
-    Readers with options are a `Config`, which checks them.
+    A changed repr makes a shard outdated. Readers with options are a `Config`, which checks them.
     """
 
     name: ClassVar[str]  # of the data set, `Scene.source`
     layout: ClassVar[str]  # expected files, for messages: "RAW/<split>/data/<sequence>.csv"
-    published: ClassVar[dict[str, int]]  # scenes of the complete data set by split, as far as known
+    # Number of scenes of the complete data set by split, as far as known.
+    published: ClassVar[dict[str, int]]
 
     def splits(self, raw: Path) -> list[str]:
         """Splits of the raw folder, sorted; empty if the folder has another layout."""
@@ -38,15 +44,22 @@ class Reader(Protocol):
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """All scenes, grouped by file, in an order that depends on names and contents only.
 
-        A file with an unreadable list of scenes is one input without a part; `read` raises the error.
+        A file with an unreadable list of scenes is one input without a part; `read` raises the
+        error.
         """
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
-        """Read one scene (SceneError: the scene cannot be used; the message names file and field)."""
+        """Read one scene.
+
+        Raises SceneError: the scene cannot be used; the message names file and field.
+        """
 
 
 class StagedReader:
-    """Base of readers that pause between stages, so that many scenes pass through the same stage in turn."""
+    """Base of readers that pause between stages.
+
+    Many scenes can pass through the same stage in turn.
+    """
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """`Reader.read` as a generator that pauses after each stage and returns the scene."""

@@ -1,4 +1,4 @@
-"""Safe reading of raw files, a cache of parsed files, lists of their parts, and one-line error messages."""
+"""Safe reading of raw files, a cache of parsed files, lists of parts, one-line messages."""
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +21,10 @@ _Args = TypeVarTuple("_Args")
 def cached_by_file(
     maxsize: int,
 ) -> Callable[[Callable[[*_Args], _Parsed]], Callable[[*_Args], _Parsed]]:
-    """Decorator that caches `parse(...)` until a file among its arguments changes; a SceneError is cached, too.
+    """Decorator that caches `parse(...)` until a file among its arguments changes.
 
-    Many scenes share a file, so each process parses it once. The cached value must not be a text.
+    Many scenes share a file, so each process parses it once. A SceneError is cached, too, as its
+    text; so the parsed value must not be a text.
     """
 
     def decorate(parse: Callable[[*_Args], _Parsed]) -> Callable[[*_Args], _Parsed]:
@@ -36,9 +37,8 @@ def cached_by_file(
 
         @wraps(parse)
         def load(*args: *_Args) -> _Parsed:
-            result = cached(
-                tuple(_stamp(value) for value in args if isinstance(value, Path)), *args
-            )
+            stamps = tuple(_stamp(value) for value in args if isinstance(value, Path))
+            result = cached(stamps, *args)
             if isinstance(result, str):
                 raise SceneError(result)
             return result
@@ -49,6 +49,7 @@ def cached_by_file(
 
 
 def _stamp(path: Path) -> tuple[int, int]:
+    """Time of the last change and size of a file."""
     try:
         state = path.stat()
     except OSError as error:
@@ -57,7 +58,10 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def list_parts(paths: Iterable[Path], parts: Callable[[Path], Iterable[object]]) -> list[Input]:
-    """An input for each part of each file, in order; a file that cannot be listed (SceneError) is one input without a part."""
+    """An input for each part of each file, in order.
+
+    A file that cannot be listed (SceneError) is one input without a part.
+    """
     inputs: list[Input] = []
     for path in paths:
         try:
@@ -70,7 +74,10 @@ def list_parts(paths: Iterable[Path], parts: Callable[[Path], Iterable[object]])
 def xml_elements(
     path: Path, max_bytes: int, tags: tuple[str, ...]
 ) -> Iterator[ElementTree.Element]:
-    """Complete elements of an XML file with these tags, in order; raises OSError, ValueError or ParseError."""
+    """Complete elements of an XML file with these tags, in order.
+
+    Raises OSError, ValueError or ParseError.
+    """
     data = read_file(path, max_bytes)
     # Entities of a document type can expand to any size, and deeply nested ones crash the parser.
     if b"<!DOCTYPE" in data or b"\0" in data:
@@ -88,5 +95,8 @@ def one_line(error: BaseException) -> str:
 def printable(text: str) -> str:
     """Text that may quote the content of a file, as one printable line of limited length."""
     text = " ".join(text.split())
-    text = text if text.isprintable() else repr(text)[1:-1]
-    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."
+    if not text.isprintable():
+        text = repr(text)[1:-1]
+    if len(text) > MAX_MESSAGE:
+        text = f"{text[:MAX_MESSAGE]} ..."
+    return text

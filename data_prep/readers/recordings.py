@@ -1,13 +1,15 @@
 """Text recordings with a row of words for every agent and frame, and their windows as scenes.
 
-A scene is a window of consecutive frames, or of times between them if a recording is replayed at another tempo. Agents with a
-position in all frames are SCORED: protocols for pedestrians score them. **The role therefore depends on the future**: it selects
-the agents to predict and score, and must never be an input of a model. The other agents of the observed frames are CONTEXT;
-agents without an observed frame are left out.
+A scene is a window of consecutive frames, or of times between them if a recording is replayed at
+another tempo. Agents with a position in all frames are SCORED: protocols for pedestrians score
+them. **The role therefore depends on the future**: it selects the agents to predict and score, and
+must never be an input of a model. The other agents of the observed frames are CONTEXT; agents
+without an observed frame are left out.
 
-Files hold positions only. Velocity is the difference to the previous step. Of the estimates tried, it is the most accurate on
-the UCY recordings, which were smoothed; on eth and hotel longer means are better. Constant-velocity predictions over the
-five test scenes of ETH/UCY have a final error of 1.15 m, with means over more steps or a fit 1.12 to 1.23 m.
+Files hold positions only. Velocity is the difference to the previous step. Of the estimates tried,
+it is the most accurate on the UCY recordings, which were smoothed; on eth and hotel longer means
+are better. Constant-velocity predictions over the five test scenes of ETH/UCY have a final error of
+1.15 m, with means over more steps or a fit 1.12 to 1.23 m.
 """
 
 import io
@@ -42,15 +44,14 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The columns of a recording: frame and id in columns 0 and 1, positions in columns `x` and `y`."""
+    """The columns of a recording: frame and id in columns 0 and 1, positions in `x` and `y`."""
 
     num_columns: int
     x: int
     y: int
     noun: str  # of the unit of positions
-    constant: tuple[int, str] | None = (
-        None  # index of a column with the same word in all rows, and the word
-    )
+    # Index of a column with the same word in all rows, and the word.
+    constant: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,87 +63,121 @@ class Recording:
     frame: np.ndarray  # int64 [R]
     agent: np.ndarray  # int64 [R], index into `agent_id`
     position: np.ndarray  # float64 [R, 2], metres or pixels
-    interval: int  # between annotated frames: the most frequent (smallest) step between two rows of one agent
+    # Between annotated frames: the most frequent (smallest) step between two rows of one agent.
+    interval: int
 
     def first_frames(self, steps: int) -> np.ndarray:
-        """First frames int64 [n], ascending, of the windows with at least one agent in `steps` consecutive frames.
+        """First frames int64 [n], ascending, of the windows with an agent in all `steps` frames.
 
-        Frames are consecutive if they are `interval` apart, so a window never spans a gap. SceneError without such a window.
+        The frames of a window are consecutive, `interval` apart, so a window never spans a gap.
+        SceneError without such a window.
         """
         order = np.lexsort((self.frame, self.frame % self.interval, self.agent))
-        frame, agent = self.frame[order], self.agent[order]
-        linked = (agent[1:] == agent[:-1]) & (np.diff(frame) == self.interval)
-        links = np.concatenate([[0], np.cumsum(linked)])
-        complete = links[steps - 1 :] - links[: max(len(links) - steps + 1, 0)] == steps - 1
-        if not complete.any():
+        frame = self.frame[order]
+        agent = self.agent[order]
+        is_linked = (agent[1:] == agent[:-1]) & (np.diff(frame) == self.interval)
+        links = np.concatenate([[0], np.cumsum(is_linked)])
+        num_windows = max(len(links) - steps + 1, 0)
+        is_complete = links[steps - 1 :] - links[:num_windows] == steps - 1
+        if not is_complete.any():
             count = len(np.unique(self.frame))
             raise SceneError(
-                f"{self.path}: frame: no agent is present in {steps} consecutive frames, of {count} in all"
+                f"{self.path}: frame: no agent is present in {steps} consecutive frames, "
+                f"of {count} in all"
             )
-        return np.unique(frame[: len(complete)][complete])
+        return np.unique(frame[: len(is_complete)][is_complete])
 
     def window(self, first: int, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows of `steps` consecutive frames: agent [n], step [n] counted from 0, and position [n, 2]."""
-        begin, end = np.searchsorted(self.frame, (first, first + (steps - 1) * self.interval + 1))
-        step, remainder = np.divmod(self.frame[begin:end] - first, self.interval)
+        """Rows of `steps` consecutive frames from the frame number `first`.
+
+        Returns agent [n], step [n] counted from 0, and position [n, 2].
+        """
+        last = first + (steps - 1) * self.interval
+        begin, end = np.searchsorted(self.frame, (first, last + 1))
+        rows = slice(begin, end)
+        step, remainder = np.divmod(self.frame[rows] - first, self.interval)
         on_grid = remainder == 0
-        return self.agent[begin:end][on_grid], step[on_grid], self.position[begin:end][on_grid]
+        return self.agent[rows][on_grid], step[on_grid], self.position[rows][on_grid]
 
 
 @cached_by_file(16)
 def read_recording(path: Path, layout: Layout) -> Recording:
-    """Parse a text file with a row for every agent and frame; a SceneError names the file, the line and the column."""
+    """Parse a text file with a row for every agent and frame.
+
+    A SceneError names the file, the line and the column.
+    """
     rows = read_rows(path, layout.num_columns)
-    for number, row in rows if layout.constant else ():
-        index, word = layout.constant or (0, "")
-        if row[index] != word:
-            raise SceneError(
-                f"{path}: line {number}, column {index} (type): {row[index][:40]!r}, expected {word!r}"
-            )
-    column = Column("id", 1, 1e15)
-    frame, name = (numbers(path, rows, whole) for whole in (Column("frame", 0, 1e15), column))
-    x, y = (
-        numbers(path, rows, Column(n, getattr(layout, n), MAX_EXTENT_M, layout.noun)) for n in "xy"
-    )
-    _, first, agent = np.unique(name, return_index=True, return_inverse=True)
+    if layout.constant:
+        _check_constant(path, rows, *layout.constant)
+    id_column = Column("id", 1, 1e15)
+    frame = numbers(path, rows, Column("frame", 0, 1e15)).astype(np.int64)
+    agent_number = numbers(path, rows, id_column)
+    x = numbers(path, rows, Column("x", layout.x, MAX_EXTENT_M, layout.noun))
+    y = numbers(path, rows, Column("y", layout.y, MAX_EXTENT_M, layout.noun))
+
+    # Sort by frame and agent.
+    _, first_row, agent = np.unique(agent_number, return_index=True, return_inverse=True)
     order = np.lexsort((agent, frame))
-    frame, agent = frame.astype(np.int64)[order], agent[order]
-    if (twice := (np.diff(frame) == 0) & (np.diff(agent) == 0)).any():
-        number, row = rows[order[1:][twice].min()]
+    frame = frame[order]
+    agent = agent[order]
+    is_repeated = (np.diff(frame) == 0) & (np.diff(agent) == 0)
+    if is_repeated.any():
+        line, words = rows[order[1:][is_repeated].min()]
         raise SceneError(
-            f"{path}: line {number}, column {column.number} (id): {row[column.number][:40]} is twice in frame {row[0][:40]}"
+            f"{path}: line {line}, column {id_column.number} (id): "
+            f"{words[id_column.number][:40]} is twice in frame {words[0][:40]}"
         )
-    by_agent = np.lexsort((frame, agent))
-    intervals, counts = np.unique(
-        np.diff(frame[by_agent])[np.diff(agent[by_agent]) == 0], return_counts=True
-    )
     return Recording(
         path=path,
-        agent_id=tuple(rows[row][1][column.number] for row in first),
+        agent_id=tuple(rows[row][1][id_column.number] for row in first_row),
         frame=frame,
         agent=agent,
         position=np.stack([x, y], -1)[order],
-        interval=int(intervals[counts.argmax()]) if len(intervals) else 1,
+        interval=_frame_interval(frame, agent),
     )
+
+
+def _check_constant(path: Path, rows: Rows, index: int, word: str) -> None:
+    """SceneError unless a column has the same word in all rows."""
+    for line, words in rows:
+        if words[index] != word:
+            raise SceneError(
+                f"{path}: line {line}, column {index} (type): {words[index][:40]!r}, "
+                f"expected {word!r}"
+            )
+
+
+def _frame_interval(frame: np.ndarray, agent: np.ndarray) -> int:
+    """The most frequent step between two rows [R] of one agent, 1 if all have one row."""
+    by_agent = np.lexsort((frame, agent))
+    is_same_agent = np.diff(agent[by_agent]) == 0
+    steps = np.diff(frame[by_agent])[is_same_agent]
+    if not len(steps):
+        return 1
+    intervals, counts = np.unique(steps, return_counts=True)
+    return int(intervals[counts.argmax()])
 
 
 def window_inputs(
     paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1, tempo: float = 1.0
 ) -> list[Input]:
-    """Windows of files, by file name and first frame, which is the part; a file without windows is one input.
+    """Windows of files, by file name and first frame, which is the part.
 
-    Every `stride`-th window is used. If `tempo` is more than 1, windows of the recording replayed this much faster follow: their
-    steps are `tempo` frames apart, every round(stride * tempo)-th is used, and their part is "<first frame>x<tempo>".
+    A file without windows is one input. Every `stride`-th window is used. If `tempo` is more than
+    1, windows of the recording replayed this much faster follow: their steps are `tempo` frames
+    apart, every round(stride * tempo)-th is used, and their part is "<first frame>x<tempo>".
     """
 
     def parts(path: Path) -> list[str]:
         recording = read_recording(path, layout)
-        found = [str(first) for first in recording.first_frames(steps)[::stride].tolist()]
+        first_frames = recording.first_frames(steps)[::stride]
+        windows = [str(first) for first in first_frames.tolist()]
         if tempo > 1:
             with suppress(SceneError):  # the recording is too short
-                faster = recording.first_frames(_span(steps, tempo))[:: round(stride * tempo)]
-                found += [f"{first}x{float(tempo)}" for first in faster.tolist()]
-        return found
+                first_frames = recording.first_frames(_span(steps, tempo))
+                for first in first_frames[:: round(stride * tempo)].tolist():
+                    windows.append(f"{first}x{float(tempo)}")
+        return windows
 
     return list_parts(sorted(paths), parts)
 
@@ -153,7 +188,10 @@ def _span(steps: int, tempo: float) -> int:
 
 
 def window_of(item: Input, recording: Recording, steps: int) -> tuple[int, float]:
-    """First frame and tempo of an input of `window_inputs`; raises the error of `first_frames` if the file has no window."""
+    """First frame and tempo of an input of `window_inputs`.
+
+    Raises the error of `first_frames` if the file has no window.
+    """
     if not item.part:
         recording.first_frames(steps)
         raise SceneError(f"{item.path}: the input names no first frame")
@@ -162,20 +200,26 @@ def window_of(item: Input, recording: Recording, steps: int) -> tuple[int, float
 
 
 def read_rows(path: Path, num_columns: int) -> Rows:
-    """The rows of a text file, without blank lines (SceneError: not text, no rows, or rows with a wrong number of words)."""
+    """The rows of a text file, without blank lines.
+
+    Raises SceneError: not text, no rows, or rows with a wrong number of words.
+    """
     try:
         text = read_file(path, MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: not a readable text file: {one_line(error)}") from error
     if "\0" in text:  # a lost block; the remains of the lines around it may look like a valid line
         raise SceneError(f"{path}: not a readable text file: it has zero bytes")
-    lines = enumerate(io.StringIO(text, newline=None), 1)
-    rows = [(number, words) for number, line in lines if (words := line.split())]
+    rows = []
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        words = line.split()
+        if words:
+            rows.append((number, words))
     if not rows:
         raise SceneError(f"{path}: no rows, so no agent")
-    for number, row in rows:
-        if len(row) != num_columns:
-            raise SceneError(f"{path}: line {number}: {len(row)} columns, expected {num_columns}")
+    for number, words in rows:
+        if len(words) != num_columns:
+            raise SceneError(f"{path}: line {number}: {len(words)} columns, expected {num_columns}")
     return rows
 
 
@@ -186,15 +230,15 @@ def numbers(path: Path, rows: Rows, column: Column) -> np.ndarray:
         values = np.array(words, np.float64)
     except ValueError:
         values = np.array([_number(word) for word in words])
-    wrong = ~(np.abs(values) <= column.limit)  # also refuses NaN
+    is_wrong = ~(np.abs(values) <= column.limit)  # also refuses NaN
+    expected = f"a number of {column.noun} up to {column.limit:g}"
     if not column.noun:
-        wrong |= values != np.rint(values)
-    if wrong.any():
-        row = int(wrong.argmax())
-        expected = (
-            f"a number of {column.noun} up to {column.limit:g}" if column.noun else "a whole number"
-        )
-        where = f"line {rows[row][0]}, column {column.number} ({column.name})"
+        is_wrong |= values != np.rint(values)
+        expected = "a whole number"
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        line, _ = rows[row]
+        where = f"line {line}, column {column.number} ({column.name})"
         raise SceneError(f"{path}: {where}: {words[row][:40]!r}, expected {expected}")
     return values
 
@@ -217,61 +261,81 @@ def window_scene(
     unit: str = METRES,
     tempo: float = 1.0,
 ) -> Scene:
-    """The scene of the window that begins at the frame number `first` (SceneError: no agent has all H + F steps).
+    """The scene of the window that begins at the frame number `first`.
 
-    `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the type of all agents; `direction`
-    the shortest displacement that has a direction; `unit` is the unit of positions. Steps are `tempo` frames apart; positions
-    between frames are interpolated, and valid if both frames are.
+    `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the
+    type of all agents; `direction` the shortest displacement that has a direction; `unit` is the
+    unit of positions. Steps are `tempo` frames apart; positions between frames are interpolated,
+    and valid if both frames are. Raises SceneError: no agent has all H + F steps.
     """
-    where, num_steps, num_history = f"{recording.path}: {name[0]}", clock[1] + clock[2], clock[1]
-    agent, step, xy = recording.window(first, span := _span(num_steps, tempo))
+    where = f"{recording.path}: {name[0]}"
+    period_s, num_history, num_future = clock
+    num_steps = num_history + num_future
+    span = _span(num_steps, tempo)
+    agent, frame, xy = recording.window(first, span)
     present, row = np.unique(agent, return_inverse=True)
     agent_id = [recording.agent_id[index] for index in present.tolist()]
-    cell, valid = cells(agent_id, row, step, span, where)
+    cell, valid = cells(agent_id, row, frame, span, where)
     position = fill(valid, cell, xy)
     if tempo != 1:
         position, valid = _between_frames(position, valid, tempo * np.arange(num_steps))
-    observed = valid[:, :num_history].any(1)
-    position, valid = position[observed], valid[observed]
-    scored = valid.all(1)
-    if not scored.any():
+
+    # Agents that are first seen in the future are left out.
+    is_observed = valid[:, :num_history].any(1)
+    agent_id = [agent_id[index] for index in np.flatnonzero(is_observed)]
+    position = position[is_observed]
+    valid = valid[is_observed]
+    is_scored = valid.all(1)
+    if not is_scored.any():
         raise SceneError(f"{where}: no agent is present in all {span} frames")
-    velocity, heading = (
-        difference_velocity(position, valid, num_history, clock[0]),
-        _heading(position, valid, direction),
-    )
+    role = np.where(is_scored, AgentRole.SCORED, AgentRole.CONTEXT).astype(np.uint8)
+
+    velocity = difference_velocity(position, valid, num_history, period_s)
+    heading = _heading(position, valid, direction)
     copy_to_first_step(heading, valid, num_history)
+    # The origin is the mean of all agents in the last observed step, not only of the scored ones.
     last = num_history - 1
-    origin = position[valid[:, last], last].mean(
-        0
-    )  # of all present agents, not only of the scored ones
-    agent_id = [agent_id[index] for index in np.flatnonzero(observed)]
-    role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
-    kinds = np.full(len(valid), kind, np.uint8)
-    agents = Agents(agent_id, kinds, role, position - origin, heading, velocity, valid)
+    origin = position[valid[:, last], last].mean(0)
+    agents = Agents(
+        agent_id=agent_id,
+        kind=np.full(len(valid), kind, np.uint8),
+        role=role,
+        position=position - origin,
+        heading=heading,
+        velocity=velocity,
+        valid=valid,
+    )
     return agents.scene(name, clock, origin, NO_MAP, unit)
 
 
 def _between_frames(
     position: np.ndarray, valid: np.ndarray, time: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions [A, T, 2] and validity [A, T] at times [T] in frames, interpolated between frames [A, n, 2] and [A, n]."""
-    before, after = np.floor(time).astype(np.int64), np.ceil(time).astype(np.int64)
-    share, valid = (time - before)[:, None], valid[:, before] & valid[:, after]
-    return (position[:, before] * (1 - share) + position[:, after] * share) * valid[
-        ..., None
-    ], valid
+    """Positions [A, T, 2] and validity [A, T] at times [T] in frames.
+
+    They are interpolated between frames [A, n, 2] and [A, n].
+    """
+    before = np.floor(time).astype(np.int64)
+    after = np.ceil(time).astype(np.int64)
+    fraction = (time - before)[:, None]
+    valid = valid[:, before] & valid[:, after]
+    position = position[:, before] * (1 - fraction) + position[:, after] * fraction
+    return position * valid[..., None], valid
 
 
 def _heading(position: np.ndarray, valid: np.ndarray, direction: float) -> np.ndarray:
     """Heading [A, T] at every valid step, from this step and earlier ones.
 
-    It is the direction from the latest position at least `direction` away, so that a pedestrian keeps its direction after a stop;
-    0 without such a position. `position` is [A, T, 2] and `valid` [A, T].
+    It is the direction from the latest position at least `direction` away, so that a pedestrian
+    keeps its direction after a stop; 0 without such a position. `position` is [A, T, 2] and `valid`
+    [A, T].
     """
-    rows, steps = np.arange(len(valid))[:, None], np.arange(valid.shape[1])
+    steps = np.arange(valid.shape[1])
     offset = position[:, :, None] - position[:, None]  # [A, T, S, 2], from step s to step t
-    far = np.hypot(offset[..., 0], offset[..., 1]) >= direction
-    far &= valid[:, :, None] & valid[:, None] & (steps < steps[:, None])
-    along = offset[rows, steps, len(steps) - 1 - far[..., ::-1].argmax(-1)]
-    return np.where(far.any(-1), np.arctan2(along[..., 1], along[..., 0]), 0.0)
+    is_far = np.hypot(offset[..., 0], offset[..., 1]) >= direction
+    is_usable = valid[:, :, None] & valid[:, None] & (steps < steps[:, None])
+    is_far &= is_usable
+    latest = len(steps) - 1 - is_far[..., ::-1].argmax(-1)  # [A, T]
+    rows = np.arange(len(valid))[:, None]
+    along = offset[rows, steps, latest]
+    return np.where(is_far.any(-1), np.arctan2(along[..., 1], along[..., 0]), 0.0)

@@ -1,7 +1,7 @@
-"""Columns of tables: checks with one-line errors, rows of tracks as arrays [A, T], and the scene of tracks and a map.
+"""Columns of tables, with checks; rows of tracks as arrays [A, T]; the scene of tracks and a map.
 
-Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s. `pyarrow.parquet` takes 0.05 s and
-is imported when it is needed.
+Columns become arrays without `to_numpy`: its first call imports pandas, which takes 0.25 s.
+`pyarrow.parquet` takes 0.05 s and is imported when it is needed.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 READ_OPTIONS = pa_csv.ReadOptions(use_threads=False)
 _Meaning = TypeVar("_Meaning")
 
-# ---- reading and checks --------------------------------------------------------------------------------------------
+# ---- reading and checks --------------------------------------------------------------------------
 
 
 def read_csv(
@@ -36,15 +36,18 @@ def read_csv(
     max_bytes: int,
     optional: Collection[str] = (),
 ) -> pa.Table:
-    """Columns of a CSV file with a header: numbers as float64, text as dictionaries, without empty cells.
+    """Columns of a CSV file with a header: numbers as float64, text as dictionaries.
 
-    Numbers of `optional` columns may be empty (null). A SceneError names the file and the column or line that cannot be used.
+    Cells are not empty, except that numbers of `optional` columns may be null. A SceneError names
+    the file and the column or line that cannot be used.
     """
-    kinds = dict.fromkeys((*numbers, *optional), pa.float64()) | dict.fromkeys(text, DICTIONARY)
+    kinds = dict.fromkeys((*numbers, *optional), pa.float64())
+    kinds |= dict.fromkeys(text, DICTIONARY)
     try:
         data = read_file(path, max_bytes)
-        header = data[: data.find(b"\n") + 1].decode("utf-8-sig").replace('"', "").strip()
-        check_names(header.split(","), kinds, path)  # pyarrow would use one of two columns
+        first_line = data[: data.find(b"\n") + 1].decode("utf-8-sig")
+        names = first_line.replace('"', "").strip().split(",")
+        check_names(names, kinds, path)  # pyarrow would use one of two columns
         options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
         table = pa_csv.read_csv(
             pa.BufferReader(data), read_options=READ_OPTIONS, convert_options=options
@@ -73,7 +76,7 @@ def read_parquet(
     """
     import pyarrow.parquet as pq
 
-    # Text is read as a dictionary: grouping is fast, and a small file cannot expand to a large amount of text.
+    # Text is read as a dictionary: grouping is fast, and a small file cannot expand to much text.
     try:
         data = pa.BufferReader(read_file(path, bounds.file_bytes))
         with pq.ParquetFile(data, pre_buffer=False, read_dictionary=list(text)) as file:
@@ -92,15 +95,19 @@ def read_parquet(
 
 
 def check_opens(path: Path) -> None:
-    """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow. It is tried in another process."""
-    code = "import sys, pyarrow.parquet; pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
-    if (
-        path.is_file()
-        and subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.DEVNULL).returncode
-        < 0
-    ):
+    """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow.
+
+    It is tried in another process.
+    """
+    if not path.is_file():
+        return
+    read_metadata = "pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
+    command = [sys.executable, "-c", f"import sys, pyarrow.parquet; {read_metadata}", str(path)]
+    status = subprocess.run(command, stderr=subprocess.DEVNULL).returncode
+    if status < 0:  # ended by a signal
         raise SceneError(
-            f"{path}: not a readable parquet file: it ends the process that opens it; download it again"
+            f"{path}: not a readable parquet file: it ends the process that opens it; "
+            "download it again"
         )
 
 
@@ -109,57 +116,70 @@ def _check_parquet(
 ) -> None:
     """Check columns and the declared size before the file is decompressed."""
     check_names(schema.names, names, path)
-    kinds = dict(
-        zip(schema.names, schema.types, strict=True)
-    )  # `metadata.schema` would keep memory until the next collection
+    # Not from `metadata.schema`, which would keep memory until the next collection.
+    kinds = dict(zip(schema.names, schema.types, strict=True))
     for name in names:
         if pa.types.is_nested(kinds[name]):  # a list may expand to any size
             raise SceneError(f"{path}: {name}: not one value a row")
-    parts = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    rows = sum(part.num_rows for part in parts)
-    if rows != metadata.num_rows:
+
+    row_count = 0
+    byte_count = 0
+    codecs = set()
+    for group_index in range(metadata.num_row_groups):
+        group = metadata.row_group(group_index)
+        row_count += group.num_rows
+        byte_count += group.total_byte_size
+        for column_index in range(group.num_columns):
+            codecs.add(group.column(column_index).compression)
+    if row_count != metadata.num_rows:
         raise SceneError(
-            f"{path}: not a readable parquet file: {metadata.num_rows} rows, its parts have {rows}"
+            f"{path}: not a readable parquet file: {metadata.num_rows} rows, "
+            f"its parts have {row_count}"
         )
-    check_count(rows, bounds.rows, "rows", path)
-    check_count(
-        sum(part.total_byte_size for part in parts), bounds.num_bytes, "bytes uncompressed", path
-    )
-    codecs = {part.column(index).compression for part in parts for index in range(part.num_columns)}
-    if foreign := ", ".join(sorted(codecs - set(bounds.codecs))):
+    check_count(row_count, bounds.rows, "rows", path)
+    check_count(byte_count, bounds.num_bytes, "bytes uncompressed", path)
+    foreign = codecs - set(bounds.codecs)
+    if foreign:
         raise SceneError(
-            f"{path}: compressed with {foreign}, expected {' or '.join(bounds.codecs)}"
+            f"{path}: compressed with {', '.join(sorted(foreign))}, "
+            f"expected {' or '.join(bounds.codecs)}"
         )
 
 
 def check_names(names: Sequence[str], required: Iterable[str], path: Path) -> None:
     """SceneError unless each required column exists once."""
     for name in required:
-        if names.count(name) != 1:
-            raise SceneError(
-                f"{path}: {name}: {'two columns of this name' if name in names else 'no such column'}"
-            )
+        count = names.count(name)
+        if count == 0:
+            raise SceneError(f"{path}: {name}: no such column")
+        if count > 1:
+            raise SceneError(f"{path}: {name}: two columns of this name")
 
 
 def check_types(
     columns: Columns, numbers: Collection[str], text: Collection[str], path: Path
 ) -> None:
     """SceneError unless the columns hold numbers or text, without empty cells."""
-    for name in (*numbers, *text):
-        kind, is_ = columns[name].type, is_number if name in numbers else is_text
-        if not is_(kind):
-            raise SceneError(
-                f"{path}: {name}: type {kind}, expected {'a number' if name in numbers else 'text'}"
-            )
-        if columns[name].null_count:
-            raise SceneError(f"{path}: {name}: empty or NaN in {columns[name].null_count} rows")
+    for name in numbers:
+        if not is_number(columns[name].type):
+            raise SceneError(f"{path}: {name}: type {columns[name].type}, expected a number")
+        _check_nulls(columns[name], name, path)
+    for name in text:
+        if not is_text(columns[name].type):
+            raise SceneError(f"{path}: {name}: type {columns[name].type}, expected text")
+        _check_nulls(columns[name], name, path)
+
+
+def _check_nulls(column: Column, name: str, path: Path) -> None:
+    if column.null_count:
+        raise SceneError(f"{path}: {name}: empty or NaN in {column.null_count} rows")
 
 
 def check_count(count: int, maximum: int, noun: str, path: Path) -> None:
     """SceneError unless the file has 1 to `maximum` rows or tracks, as `noun` says."""
-    most = maximum * SIZE_SCALE.get()
-    if not 0 < count <= most:
-        raise SceneError(f"{path}: {count} {noun}, expected 1 to {most:.0f}")
+    scaled_maximum = maximum * SIZE_SCALE.get()
+    if not 0 < count <= scaled_maximum:
+        raise SceneError(f"{path}: {count} {noun}, expected 1 to {scaled_maximum:.0f}")
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -169,40 +189,48 @@ def is_number(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text, possibly encoded as a dictionary."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-# ---- values --------------------------------------------------------------------------------------------------------
+# ---- values --------------------------------------------------------------------------------------
 
 
 def array(column: Column) -> np.ndarray:
     """A column of numbers without nulls, read-only."""
-    return np.from_dlpack(
-        column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    )
+    return np.from_dlpack(_one_chunk(column))
+
+
+def _one_chunk(column: Column) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def numbers_within(
     columns: Columns, limits: Mapping[str, float], path: Path
 ) -> dict[str, np.ndarray]:
-    """Columns of numbers as float64 [n] by name; SceneError if an absolute value is above the limit of its column."""
+    """Columns of numbers as float64 [n] by name.
+
+    SceneError if an absolute value is above the limit of its column.
+    """
     matrix = np.array([array(columns[name]) for name in limits], np.float64)
     extremes = zip(limits.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
     for (name, limit), low, high in extremes:
-        if not (low >= -limit and high <= limit):  # also refuses NaN
-            largest = high if high >= -low else low
-            problem = (
-                f"{abs(largest):g}, expected at most {limit:g} either way"
-                if np.isfinite(largest)
-                else "NaN or infinity"
-            )
-            raise SceneError(f"{path}: {name}: {problem}")
+        if low >= -limit and high <= limit:  # not for NaN
+            continue
+        largest = high if high >= -low else low
+        problem = "NaN or infinity"
+        if np.isfinite(largest):
+            problem = f"{abs(largest):g}, expected at most {limit:g} either way"
+        raise SceneError(f"{path}: {name}: {problem}")
     return dict(zip(limits, matrix, strict=True))
 
 
 def whole_numbers(values: np.ndarray, maximum: int, where: str) -> np.ndarray:
-    """Values as int64 if they are whole numbers from 0 to `maximum`, else a SceneError that starts with `where`."""
+    """Values as int64 if they are whole numbers from 0 to `maximum`.
+
+    Else a SceneError, which starts with `where`.
+    """
     whole = values.astype(np.int64)
     if whole.min() < 0 or whole.max() > maximum or (whole != values).any():
         raise SceneError(
@@ -212,7 +240,7 @@ def whole_numbers(values: np.ndarray, maximum: int, where: str) -> np.ndarray:
 
 
 def _encoded(column: Column) -> pa.DictionaryArray:
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    whole = _one_chunk(column)
     return whole if isinstance(whole, pa.DictionaryArray) else whole.dictionary_encode()
 
 
@@ -226,12 +254,11 @@ def values_at(column: Column, rows: np.ndarray) -> list[str]:
 def only_value(columns: Columns, name: str, path: Path) -> str:
     """The value of a text column that has the same one in all rows, else a SceneError."""
     words = _encoded(columns[name]).dictionary.to_pylist()
-    if (
-        len(words) != 1 and len(words := groups(columns[name])[0]) != 1
-    ):  # a dictionary may hold unused words
-        raise SceneError(
-            f"{path}: {name}: {len(words)} different values in one scene: {', '.join(map(repr, words))[:80]}"
-        )
+    if len(words) != 1:
+        words, _, _ = groups(columns[name])  # the dictionary may hold unused words
+    if len(words) != 1:
+        shown = ", ".join(map(repr, words))[:80]
+        raise SceneError(f"{path}: {name}: {len(words)} different values in one scene: {shown}")
     return words[0]
 
 
@@ -239,7 +266,8 @@ def translate(
     words: Sequence[str], meaning: Mapping[str, _Meaning], name: str, path: Path
 ) -> list[_Meaning]:
     """The meaning of each word of a column, SceneError if a word has none."""
-    if unknown := sorted(set(words) - set(meaning)):
+    unknown = sorted(set(words) - set(meaning))
+    if unknown:
         raise SceneError(f"{path}: {name}: unknown value {unknown[0][:40]!r}")
     return [meaning[word] for word in words]
 
@@ -248,14 +276,15 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     """`np.unique` of a text column of n rows, computed on its dictionary codes.
 
     Returns:
-        the A distinct values, sorted; the first row of each, int64 [A]; the index of each row's value, int64 [n].
+        the A distinct values, sorted; the first row of each, int64 [A]; the index of each row's
+        value, int64 [n].
     """
     encoded = _encoded(column)
-    words, codes = encoded.dictionary.to_pylist(), np.from_dlpack(encoded.indices)
+    words = encoded.dictionary.to_pylist()
+    codes = np.from_dlpack(encoded.indices)
     first = np.full(len(words), len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[
-        ::-1
-    ]  # of repeated indices, the last assignment remains
+    backwards = np.arange(len(codes))[::-1]
+    first[codes[::-1]] = backwards  # of repeated indices, the last assignment remains
     used = [index for index, row in enumerate(first.tolist()) if row < len(codes)]
     used.sort(key=words.__getitem__)
     rank = np.empty(len(words), np.int64)
@@ -263,7 +292,7 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
     return [words[index] for index in used], first[used], rank[codes]
 
 
-# ---- tracks --------------------------------------------------------------------------------------------------------
+# ---- tracks --------------------------------------------------------------------------------------
 
 
 def rows_between(values: np.ndarray, low: int, high: int) -> slice:
@@ -277,32 +306,39 @@ def cells(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Arrange the n rows of a table, each with its agent and step (int64 [n]), in arrays [A, T].
 
-    Returns the index of each row in the flat array, int64 [n]; and bool [A, T], True where there is a row. Raises SceneError: two
-    rows have one agent and step; the message starts with `where`.
+    Returns the index of each row in the flat array, int64 [n]; and bool [A, T], True where there is
+    a row. Raises SceneError: two rows have one agent and step; the message starts with `where`.
     """
     cell = agent * num_steps + step
     count = np.bincount(cell, minlength=len(agent_id) * num_steps)
     if count.max() > 1:
-        track, at = divmod(int(count.argmax()), num_steps)
-        raise SceneError(f"{where}: two rows for step {at} of track {agent_id[track][:40]!r}")
+        track, repeated_step = divmod(int(count.argmax()), num_steps)
+        name = agent_id[track][:40]
+        raise SceneError(f"{where}: two rows for step {repeated_step} of track {name!r}")
     return cell, count.astype(bool).reshape(len(agent_id), num_steps)
 
 
+_PACKED = {4: np.int32, 8: np.int64, 16: np.complex128}  # by bytes
+
+
 def fill(valid: np.ndarray, cell: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Array [A, T, ...] with values [n, ...] (one or two numbers each) of the rows at their `cells`, zero elsewhere."""
+    """Array [A, T, ...] with the values of the rows at their `cells`, zero elsewhere.
+
+    `values` is [n, ...], one or two numbers for each row.
+    """
+    # A pair is copied as one number, which is many times faster.
     flat = np.ascontiguousarray(values).reshape(len(values), -1)
-    packed: np.ndarray = flat.view(
-        {4: np.int32, 8: np.int64, 16: np.complex128}[flat.shape[1] * flat.itemsize]
-    )
-    out = np.zeros(
-        valid.size, packed.dtype
-    )  # a pair is copied as one number, which is many times faster
+    packed: np.ndarray = flat.view(_PACKED[flat.shape[1] * flat.itemsize])
+    out = np.zeros(valid.size, packed.dtype)
     out[cell] = packed[:, 0]
     return out.view(values.dtype).reshape(*valid.shape, *values.shape[1:])
 
 
 class Agents(NamedTuple):
-    """A agents over T steps, as in `Scene`; arrays are float32 or float64, and positions may have any value where invalid."""
+    """A agents over T steps, as in `Scene`.
+
+    Arrays are float32 or float64, and positions may have any value where invalid.
+    """
 
     agent_id: Sequence[str]
     kind: np.ndarray  # uint8 [A]
@@ -322,17 +358,17 @@ class Agents(NamedTuple):
     ) -> Scene:
         """The scene of these agents, with a map in the city frame.
 
-        `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `origin` float64 [2], metres in the
-        city frame.
+        `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `origin`
+        float64 [2], metres in the city frame.
         """
-        polylines: dict[str, Any] = {
-            name: getattr(lanes, name) for name in VectorMap.__dataclass_fields__
-        }
+        polylines: dict[str, Any] = {}
+        for field in VectorMap.__dataclass_fields__:
+            polylines[field] = getattr(lanes, field)
         polylines["point"] = (lanes.point - origin).astype(np.float32)
+        # Clearing x and y as one number is four times faster.
         position = np.ascontiguousarray(self.position, np.float32)
-        visible = np.where(
-            self.valid, position.view(np.int64)[..., 0], 0
-        )  # x and y as one number are four times faster
+        pairs = position.view(np.int64)[..., 0]
+        visible = np.where(self.valid, pairs, 0).view(np.float32)
         return Scene(
             *name,
             *clock,
@@ -340,7 +376,7 @@ class Agents(NamedTuple):
             agent_id=tuple(self.agent_id),
             agent_kind=self.kind,
             agent_role=self.role,
-            position=visible.view(np.float32).reshape(position.shape),
+            position=visible.reshape(position.shape),
             heading=self.heading.astype(np.float32, copy=False),
             velocity=self.velocity.astype(np.float32, copy=False),
             valid=self.valid,

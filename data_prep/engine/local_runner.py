@@ -180,8 +180,9 @@ class _Worker:
             self._last_change = time.monotonic()
         if self.task is None or not 0 <= number < len(self.task.inputs):
             return None
-        limit = 2 * self.task.timeout_s + 1
-        return number if time.monotonic() - self._last_change > limit else None
+        limit_s = 2 * self.task.timeout_s + 1
+        is_stuck = time.monotonic() - self._last_change > limit_s
+        return number if is_stuck else None
 
     def kill(self) -> None:
         """End the process in any state."""

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -62,7 +63,8 @@ class PrepareSummary(NamedTuple):
     @property
     def skipped(self) -> list[tuple[str, str]]:
         """(input, reason) of all prepared splits."""
-        return [entry for split in self.splits for entry in split.skipped]
+        skipped = [split.skipped for split in self.splits]
+        return list(chain.from_iterable(skipped))
 
 
 def prepare(
@@ -139,17 +141,22 @@ def _remove_outdated(store: Path, splits: Plan, options: PrepareOptions) -> list
 
     An unfinished store has no manifest: it is removed if any shard is removed or has to be made.
     """
-    tasks = [task for split in splits.values() for task in split]
-    planned = {store / task.split / task.path.name for task in tasks}
-    existing = {path for split in splits for path in (store / split).glob("*.arrow")}
-    surplus = existing - planned
+    surplus = set()
+    for split, tasks in splits.items():
+        planned = {task.path.name for task in tasks}
+        for path in (store / split).glob("*.arrow"):
+            if path.name not in planned:
+                surplus.add(path)
     with _writable(store):
         for split in splits:
             (store / split / ".writable.tmp").touch()
         for path in surplus:
             path.unlink()
     _remove_temporary(store, splits)
-    pending = [task for task in tasks if not task.is_finished(options.retry_skipped)]
+    pending = []
+    for task in chain.from_iterable(splits.values()):
+        if not task.is_finished(options.retry_skipped):
+            pending.append(task)
     if pending or surplus:
         (store / MANIFEST).unlink(missing_ok=True)
     return pending
@@ -159,7 +166,7 @@ def _make_shards(
     store: Path, splits: Plan, pending: list[ShardTask], options: PrepareOptions
 ) -> dict[Path, str]:
     """Make the pending shards and return their checksums."""
-    tasks = [task for split in splits.values() for task in split]
+    tasks = list(chain.from_iterable(splits.values()))
     pending_paths = {task.path for task in pending}
     kept = [task for task in tasks if task.path not in pending_paths]
     try:

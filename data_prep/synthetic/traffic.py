@@ -1,16 +1,21 @@
-"""Traffic simulation: car-following, stop lines, right of way, lane changes and crosswalks for all agents at once.
+"""Traffic simulation of all agents at once.
 
-Vehicles follow the intelligent driver model (Treiber, Hennecke and Helbing, Physical Review E 62, 2000).
+It models car-following, stop lines, right of way, lane changes and crosswalks. Vehicles follow the
+intelligent driver model (Treiber, Hennecke and Helbing, Physical Review E 62, 2000).
 """
 
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.synthetic.agents import UPSTREAM_M, Fleet, Paths, Pedestrians, at_sample
-from data_prep.synthetic.network import Array, Ints, Network
+from data_prep.synthetic.curves import Array, Bools, Ints
+from data_prep.synthetic.network import Network
+from data_prep.synthetic.paths import UPSTREAM_M, Paths, at_sample
+from data_prep.synthetic.pedestrians import Pedestrians
+from data_prep.synthetic.vehicles import Fleet
 
 NUM_HISTORY = 50  # observed steps of 0.1 s
 NUM_STEPS = 110
@@ -19,6 +24,16 @@ FUTURE_TICKS = (NUM_STEPS - NUM_HISTORY + 1) // 2
 _STEP_S = 0.2  # the simulation's step
 _MAX_BRAKE = -6.5
 _SOFT_BRAKE = -2.6  # strongest braking for an agent that is not in the way yet
+_NARROW_M = 2.2  # vehicles of a smaller width and cyclists pass each other
+
+
+class Motion(NamedTuple):
+    """Path length (metres) and speed (m/s) of N vehicles and W pedestrians at T steps of 0.1 s."""
+
+    at: Array  # [N, T]
+    speed: Array  # [N, T]
+    walked: Array  # [W, T]
+    pace: Array  # [W, T]
 
 
 class Simulation:
@@ -27,39 +42,39 @@ class Simulation:
     def __init__(
         self, network: Network, fleet: Fleet, paths: Paths, pedestrians: Pedestrians
     ) -> None:
-        self.network, self.fleet, self.paths, self.pedestrians = network, fleet, paths, pedestrians
+        self.network = network
+        self.fleet = fleet
+        self.paths = paths
+        self.pedestrians = pedestrians
+
+        # State of the vehicles.
         count = len(fleet.kind)
-        self.row, self.other = (
-            np.arange(count),
-            fleet.other.copy(),
-        )  # [N] index of the path, and as in `Fleet`
-        # The relevant lanes of each agent, gathered once per route instead of once per step: [4, N, L].
+        self.row = np.arange(count)  # [N] index of the path
+        self.other = fleet.other.copy()  # [N] as in `Fleet`
+        # [4, N, L] the relevant lanes of each agent, gathered once per route, not once per step.
         self.view = paths.relevant[:, self.row]
-        self.at, self.speed, self.accel = fleet.at, fleet.speed, np.zeros(count)
+        self.at = fleet.at
+        self.speed = fleet.speed
+        self.accel = np.zeros(count)
         self.gate = np.zeros(count, dtype=np.int64)  # number of the next junction along the path
         self.granted = np.zeros(count, dtype=np.bool_)  # whether the agent may enter this junction
-        self.walked, self.pace = pedestrians.at, pedestrians.speed
+
+        # State of the pedestrians and the crosswalks.
+        self.walked = pedestrians.at
+        self.pace = pedestrians.speed
         self.may_cross = np.zeros(len(pedestrians.arm), dtype=np.bool_)
-        self.crossing = np.zeros(
-            len(network.arms), dtype=np.bool_
-        )  # whether a pedestrian is on the crosswalk
-        self.history: list[
-            tuple[Array, Array, Array, Array]
-        ] = []  # at, speed, walked and pace after each step
+        self.crossing = np.zeros(len(network.arms), dtype=np.bool_)  # a pedestrian is on it
+
+        self.history: list[tuple[Array, Array, Array, Array]] = []  # `Motion` after each step
+
+        # Constants.
         self.half_sum = (fleet.length[:, None] + fleet.length[None, :]) / 2
-        narrow = fleet.width < 2.2
         # Cars pass cyclists at the edge of the lane, and these pass cars.
-        self.passing = (fleet.edge[:, None] != fleet.edge) & narrow[:, None] & narrow
-        self.notself = ~np.eye(count, dtype=np.bool_)
-        # Rank of a lane through a junction: lower enters first, left turns last.
-        minor = [
-            bool(k.arms) and k.arms[0].junction.control == "priority" and not k.arms[0].major
-            for k in network.lanes
-        ]
-        self.rank = [
-            2 * int(behind) + int(lane.turn == 1)
-            for lane, behind in zip(network.lanes, minor, strict=True)
-        ]
+        narrow = fleet.width < _NARROW_M
+        both_narrow = narrow[:, None] & narrow
+        self.passing = (fleet.edge[:, None] != fleet.edge) & both_narrow
+        self.is_other = ~np.eye(count, dtype=np.bool_)
+        self.rank = _lane_ranks(network)
         self.brake_root = 2.0 * np.sqrt(fleet.accel * fleet.brake)
 
     def advance(self, ticks: int) -> None:
@@ -73,46 +88,47 @@ class Simulation:
         for name, value in vars(self).items():
             if isinstance(value, np.ndarray | list):
                 setattr(fork, name, value.copy())
-        fork.paths, fork.view = paths, paths.relevant[:, self.row]
+        fork.paths = paths
+        fork.view = paths.relevant[:, self.row]
         return fork
 
-    def motion(self) -> tuple[Array, Array, Array, Array]:
-        """Return path length and speed [N, T] of the vehicles and of the pedestrians [W, T] at all T steps of 0.1 s."""
-        at, speed, walked, pace = (
-            np.stack(part, axis=1) for part in zip(*self.history[WARM_UP_TICKS - 1 :], strict=True)
-        )
-        return *_refine(at, speed), *_refine(walked, pace)
+    def motion(self) -> Motion:
+        """Return the motion at all T steps of 0.1 s."""
+        parts = zip(*self.history[WARM_UP_TICKS - 1 :], strict=True)
+        at, speed, walked, pace = [np.stack(part, axis=1) for part in parts]
+        return Motion(*_refine(at, speed), *_refine(walked, pace))
+
+    # ---- one step ------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         time = len(self.history) * _STEP_S
-        number = (self.at[:, None] >= self.paths.start[self.row]).sum(axis=1) - 1
-        lane = self.paths.lane[self.row, np.maximum(number, 0)]
-        along = self.at - self.paths.relevant[0, self.row, lane]
-        fleet, speed, paths = self.fleet, self.speed, self.paths
-        passed = self.at - fleet.length / 2 > paths.clear[self.row, self.gate]
+        fleet = self.fleet
+        paths = self.paths
+        speed = self.speed
+        rear = self.at - fleet.length / 2
+        lane = self._current_lane()
+        along = self.at - paths.relevant[0, self.row, lane]
+
+        # An agent that has passed a junction looks at the next one.
+        passed = rear > paths.clear[self.row, self.gate]
         self.granted &= ~passed
         self.gate += passed
-        line = (
-            paths.stop[self.row, self.gate] - self.at - fleet.length / 2
-        )  # distance to the next stop line
-        reach = (
-            speed**2 / 3.4 + speed + 7.0
-        )  # distance at which a decision is needed, enough to stop comfortably
-        self._grant(time, line, reach)
-        stopping = ((0.7 + 0.3 * speed + speed**2 / self.brake_root) / np.maximum(line, 0.25)) ** 2
-        interaction = self._following(lane, along, line)
-        interaction = np.where(
-            ~self.granted & (line < reach + 3.0), np.maximum(interaction, stopping), interaction
+        stop_line = paths.stop[self.row, self.gate]
+        line_m = stop_line - self.at - fleet.length / 2  # distance to the stop line
+        # Distance at which a decision is needed, enough to stop comfortably.
+        reach_m = speed**2 / 3.4 + speed + 7.0
+        self._grant(time, line_m, reach_m)
+
+        # The stop line of a junction acts like a standing vehicle.
+        interaction = self._following(lane, along, line_m)
+        stopping_m = 0.7 + 0.3 * speed + speed**2 / self.brake_root
+        stopping = (stopping_m / np.maximum(line_m, 0.25)) ** 2
+        must_stop = ~self.granted & (line_m < reach_m + 3.0)
+        interaction = np.where(must_stop, np.maximum(interaction, stopping), interaction)
+
+        accel = np.clip(
+            self._free_acceleration() - fleet.accel * interaction, _MAX_BRAKE, fleet.accel
         )
-        desired = np.maximum(
-            at_sample(self.paths.profile, self.row, self.at + 0.5 * speed + UPSTREAM_M), 0.5
-        )
-        free = np.where(
-            speed <= desired,
-            fleet.accel * (1.0 - (speed / desired) ** 4),
-            np.maximum((desired - speed) / 0.6, -3.0),
-        )
-        accel = np.clip(free - fleet.accel * interaction, _MAX_BRAKE, fleet.accel)
         accel = np.clip(accel, self.accel - 2.4, self.accel + 0.8)  # jerk
         self.speed = np.maximum(speed + accel * _STEP_S, 0.0)
         self.accel = (self.speed - speed) / _STEP_S
@@ -122,127 +138,201 @@ class Simulation:
         self._walk(time)
         self.history.append((self.at, self.speed, self.walked, self.pace))
 
-    def _following(self, lane: Ints, along: Array, line: Array) -> Array:
-        """Return the strongest car-following interaction term [N] (to be scaled by ``accel``)."""
-        interaction = self._interaction(lane, along, line, np.arange(len(lane)))
+    def _current_lane(self) -> Ints:
+        """Return the lane [N] of each agent."""
+        number = (self.at[:, None] >= self.paths.start[self.row]).sum(axis=1) - 1
+        return self.paths.lane[self.row, np.maximum(number, 0)]
+
+    def _free_acceleration(self) -> Array:
+        """Return the acceleration [N] towards the desired speed on an empty road."""
+        speed = self.speed
+        ahead = self.at + 0.5 * speed + UPSTREAM_M
+        desired = np.maximum(at_sample(self.paths.profile, self.row, ahead), 0.5)
+        speeding_up = self.fleet.accel * (1.0 - (speed / desired) ** 4)
+        slowing_down = np.maximum((desired - speed) / 0.6, -3.0)
+        return np.where(speed <= desired, speeding_up, slowing_down)
+
+    # ---- car-following -------------------------------------------------------------------------
+
+    def _following(self, lane: Ints, along: Array, line_m: Array) -> Array:
+        """Return the strongest car-following term [N] (to be scaled by ``accel``)."""
+        interaction = self._interaction(lane, along, line_m, np.arange(len(lane)))
         begin, end = self.paths.change[self.row].T
-        moving = np.flatnonzero((self.at >= begin) & (self.at <= end))
-        if len(moving):  # an agent that changes lanes still occupies the lane it leaves
-            left = self.paths.change_from[self.row[moving]]
-            rest = self.at[moving] - self.paths.relevant[0, self.row[moving], left]
-            interaction = np.maximum(interaction, self._interaction(left, rest, line, moving))
+        changing = np.flatnonzero((self.at >= begin) & (self.at <= end))
+        if len(changing):  # an agent that changes lanes still occupies the lane it leaves
+            row = self.row[changing]
+            left_lane = self.paths.change_from[row]
+            along_left = self.at[changing] - self.paths.relevant[0, row, left_lane]
+            left_term = self._interaction(left_lane, along_left, line_m, changing)
+            interaction = np.maximum(interaction, left_term)
         return interaction
 
-    def _interaction(self, lane: Ints, along: Array, line: Array, others: Ints) -> Array:
-        """Return the interaction [N] with agents ``others`` [M], ``along`` [M] metres on ``lane`` [M]."""
-        fleet, speed = self.fleet, self.speed[:, None]
+    def _interaction(self, lane: Ints, along: Array, line_m: Array, others: Ints) -> Array:
+        """Return the term [N] of agents ``others`` [M], ``along`` [M] metres on ``lane`` [M]."""
+        fleet = self.fleet
+        speed = self.speed[:, None]
+        other_speed = self.speed[others]
         origin, low, high, merging = np.take(self.view, lane, axis=2)
         distance = origin + along - self.at[:, None]
-        near = (
-            (along >= low)
-            & (along <= high)
-            & (distance > 0.0)
-            & (distance < 120.0)
-            & self.notself[:, others]
-        )
+        on_stretch = (along >= low) & (along <= high)
+        near = on_stretch & (distance > 0.0) & (distance < 120.0) & self.is_other[:, others]
         # A moving car moves over to pass a cyclist; a cyclist stays behind a standing car.
-        flows = fleet.edge[others] | (self.speed[others] > 2.5)
-        near &= ~(self.passing[:, others] & (line > 30.0)[:, None] & flows)
+        passing = self.passing[:, others]
+        flows = fleet.edge[others] | (other_speed > 2.5)
+        far_from_line = (line_m > 30.0)[:, None]
+        near &= ~(passing & far_from_line & flows)
+
         gap = np.maximum(distance - self.half_sum[:, others], 0.25)
-        closing = speed * (speed - self.speed[others]) / self.brake_root[:, None]
-        desired_gap = fleet.standstill[:, None] + np.maximum(
-            speed * fleet.headway[:, None] + closing, 0.0
-        )
+        closing = speed * (speed - other_speed) / self.brake_root[:, None]
+        dynamic_gap = np.maximum(speed * fleet.headway[:, None] + closing, 0.0)
+        desired_gap = fleet.standstill[:, None] + dynamic_gap
         interaction = (desired_gap / gap) ** 2
-        soft = (merging > 0.0) | self.passing[:, others]
-        interaction = np.where(
-            soft, np.minimum(interaction, 1.0 - _SOFT_BRAKE / fleet.accel[:, None]), interaction
-        )
+        max_soft = 1.0 - _SOFT_BRAKE / fleet.accel[:, None]
+        is_soft = (merging > 0.0) | passing
+        interaction = np.where(is_soft, np.minimum(interaction, max_soft), interaction)
         return np.where(near, interaction, 0.0).max(axis=1, initial=0.0)
 
-    def _grant(self, time: float, distance: Array, reach: Array) -> None:
-        """Let agents into junctions: one at a time, and only if no other agent crosses their path."""
-        network, inside = self.network, self.paths.gate[self.row, self.gate]
-        asking = np.flatnonzero(~self.granted & (inside >= 0) & (distance < reach))
-        eta = distance / np.maximum(self.speed, 2.0)
+    # ---- junctions -----------------------------------------------------------------------------
+
+    def _grant(self, time: float, line_m: Array, reach_m: Array) -> None:
+        """Let agents into junctions: one at a time, and only if no other agent crosses its path."""
+        lanes = self.network.lanes
+        inside = self.paths.gate[self.row, self.gate]
+        asking = np.flatnonzero(~self.granted & (inside >= 0) & (line_m < reach_m))
+        eta = line_m / np.maximum(self.speed, 2.0)  # estimated time of arrival
         rank = {int(i): self.rank[inside[i]] for i in asking}
-        first: dict[int, int] = {}  # the nearest agent of each lane
-        for i in asking[np.argsort(distance[asking], kind="stable")]:
-            first.setdefault(network.lanes[inside[i]].predecessors[0], int(i))
-        for i in sorted(first.values(), key=lambda agent: (rank[agent], float(eta[agent]))):
-            lane = network.lanes[inside[i]]
-            stops = lane.arms[0].junction.control == "stop"
-            if not lane.arms[0].green(time) or any(self.crossing[arm.index] for arm in lane.arms):
+        first_of_lane: dict[int, int] = {}  # the nearest agent of each lane
+        for i in asking[np.argsort(line_m[asking], kind="stable")]:
+            lane_before = lanes[inside[i]].predecessors[0]
+            first_of_lane.setdefault(lane_before, int(i))
+
+        order = sorted(first_of_lane.values(), key=lambda agent: (rank[agent], float(eta[agent])))
+        for i in order:
+            lane = lanes[inside[i]]
+            crosswalk_is_used = any(self.crossing[arm.index] for arm in lane.arms)
+            if crosswalk_is_used or not lane.arms[0].green(time):
                 continue
-            if stops and (self.speed[i] > 0.7 or distance[i] > 3.5):
-                continue
-            rivals = [
-                j for j in rank
-                if rank[j] < rank[i] and eta[j] < eta[i] + 3.5 and eta[j] < 6.0 and network.lanes[inside[j]].arms[0].green(time)
-            ]  # fmt: skip
-            blocking = (
-                inside[self.granted]
-                if stops
-                else np.concatenate((inside[self.granted], inside[rivals]))
-            )
-            self.granted[i] = not network.conflict[lane.index, blocking].any()
+            blocking = inside[self.granted]
+            if lane.arms[0].junction.control == "stop":
+                has_stopped = self.speed[i] <= 0.7 and line_m[i] <= 3.5
+                if not has_stopped:
+                    continue
+            else:
+                rivals = self._rivals(i, rank, eta, inside, time)
+                blocking = np.concatenate((blocking, inside[rivals]))
+            self.granted[i] = not self.network.conflict[lane.index, blocking].any()
+
+    def _rivals(
+        self, agent: int, rank: dict[int, int], eta: Array, inside: Ints, time: float
+    ) -> list[int]:
+        """Return the agents with priority over ``agent`` that arrive soon."""
+        rivals = []
+        for other, other_rank in rank.items():
+            arrives_soon = eta[other] < eta[agent] + 3.5 and eta[other] < 6.0
+            if other_rank < rank[agent] and arrives_soon:
+                source = self.network.lanes[inside[other]].arms[0]
+                if source.green(time):
+                    rivals.append(other)
+        return rivals
+
+    # ---- lane changes --------------------------------------------------------------------------
 
     def _change_lanes(self, before: Array, lane: Ints, along: Array) -> None:
-        """At the beginning of a lane change, switch to the path with it if the gap is large enough; otherwise drop it."""
-        paths = self.paths
-        begin = paths.change[self.other, 0]
-        for i in np.flatnonzero((self.other >= 0) & (self.at >= begin)):
-            row, self.other[i] = int(self.other[i]), -1
-            origin, low, high, _ = paths.relevant[:, row, lane]
-            distance = origin + along - before[i]
-            relevant = (along >= low) & (along <= high) & self.notself[i] & (lane != lane[i])
-            gap = np.abs(distance) - self.half_sum[i]
-            faster = np.maximum(
-                np.where(distance < 0, self.speed - self.speed[i], self.speed[i] - self.speed), 0.0
-            )
-            room = 3.0 + 0.5 * self.speed[i] + 2.0 * faster
-            gates = paths.gate[[self.row[i], row], self.gate[i]]
-            committed = (
-                self.granted[i] and gates[0] != gates[1]
-            )  # the lane through the junction is settled
-            if self.speed[i] > 3.0 and not committed and not (relevant & (gap < room)).any():
-                self.row[i], self.view[:, i] = row, paths.relevant[:, row]
+        """Switch to the path with a lane change where it begins, or drop it if the gap is small.
+
+        ``before`` [N] are the path lengths at the beginning of the step, ``lane`` and ``along`` [N]
+        the lane and the position on it at that time.
+        """
+        begin = self.paths.change[self.other, 0]
+        for i in np.flatnonzero((self.other >= 0) & (self.at >= begin)).tolist():
+            new_row = int(self.other[i])
+            self.other[i] = -1
+            # The lane through the junction is settled if entry has been granted.
+            gates = self.paths.gate[[self.row[i], new_row], self.gate[i]]
+            is_committed = self.granted[i] and gates[0] != gates[1]
+            if self.speed[i] <= 3.0 or is_committed:
+                continue
+            if self._gap_is_free(i, new_row, before[i], lane, along):
+                self.row[i] = new_row
+                self.view[:, i] = self.paths.relevant[:, new_row]
+
+    def _gap_is_free(self, i: int, row: int, at: float, lane: Ints, along: Array) -> bool:
+        """Return whether agent ``i`` has enough space on path ``row`` at path length ``at``."""
+        origin, low, high, _ = self.paths.relevant[:, row, lane]
+        distance = origin + along - at
+        on_stretch = (along >= low) & (along <= high)
+        relevant = on_stretch & self.is_other[i] & (lane != lane[i])
+        gap = np.abs(distance) - self.half_sum[i]
+        # Agents behind may be faster, those in front slower.
+        speed_gap = self.speed - self.speed[i]
+        closing = np.maximum(np.where(distance < 0, speed_gap, -speed_gap), 0.0)
+        min_gap = 3.0 + 0.5 * self.speed[i] + 2.0 * closing
+        return not (relevant & (gap < min_gap)).any()
+
+    # ---- pedestrians ---------------------------------------------------------------------------
 
     def _walk(self, time: float) -> None:
-        """Move the pedestrians; at the kerb they wait until no vehicle is about to drive over the crosswalk."""
+        """Move the pedestrians.
+
+        At the kerb they wait until no vehicle is about to drive over the crosswalk.
+        """
         walkers = self.pedestrians
         before_end = self.walked < walkers.across
         at_kerb = (self.walked > walkers.kerb - 2.0) & before_end & ~self.may_cross
         if at_kerb.any():
-            free = np.array(
-                [
-                    arm.junction.control != "signal" or not arm.green(time)
-                    for arm in self.network.arms
-                ]
-            )
-            for i in np.flatnonzero(
-                self.granted
-            ):  # inside a junction, with a crosswalk still ahead
-                row, gate = self.row[i], self.gate[i]
-                source, target = self.network.lanes[self.paths.gate[row, gate]].arms
-                free[target.index] = False
-                free[source.index] &= (
-                    self.at[i] - self.fleet.length[i] / 2 >= self.paths.enter[row, gate]
-                )
-            self.may_cross |= at_kerb & free[walkers.arm]
-        stop = ~self.may_cross & (self.walked > walkers.kerb - 1.0) & before_end
-        stop |= self.walked > walkers.end - 0.6
-        pace = self.pace + np.clip(np.where(stop, 0.0, walkers.speed) - self.pace, -0.4, 0.25)
+            self.may_cross |= at_kerb & self._free_crosswalks(time)[walkers.arm]
+        waits = ~self.may_cross & (self.walked > walkers.kerb - 1.0) & before_end
+        has_arrived = self.walked > walkers.end - 0.6
+        desired = np.where(waits | has_arrived, 0.0, walkers.speed)
+        pace = self.pace + np.clip(desired - self.pace, -0.4, 0.25)
         self.walked = self.walked + 0.5 * (self.pace + pace) * _STEP_S
         self.pace = pace
+        is_crossing = self.may_cross & (self.walked < walkers.across)
         self.crossing = np.zeros_like(self.crossing)
-        self.crossing[walkers.arm[self.may_cross & (self.walked < walkers.across)]] = True
+        self.crossing[walkers.arm[is_crossing]] = True
+
+    def _free_crosswalks(self, time: float) -> Bools:
+        """Return for each arm whether no vehicle is about to drive over its crosswalk."""
+        free = np.ones(len(self.network.arms), dtype=np.bool_)
+        for arm in self.network.arms:
+            if arm.junction.control == "signal":
+                free[arm.index] = not arm.green(time)
+        # Vehicles inside a junction still have a crosswalk ahead.
+        for i in np.flatnonzero(self.granted):
+            row = self.row[i]
+            gate = self.gate[i]
+            source, target = self.network.lanes[self.paths.gate[row, gate]].arms
+            free[target.index] = False
+            rear = self.at[i] - self.fleet.length[i] / 2
+            free[source.index] &= rear >= self.paths.enter[row, gate]
+        return free
+
+
+def _lane_ranks(network: Network) -> list[int]:
+    """Return the rank of each lane through a junction: lower enters first, left turns last."""
+    ranks = []
+    for lane in network.lanes:
+        yields = False
+        if lane.arms:
+            source = lane.arms[0]
+            yields = source.junction.control == "priority" and not source.major
+        ranks.append(2 * int(yields) + int(lane.turn == 1))
+    return ranks
 
 
 def _refine(position: Array, velocity: Array) -> tuple[Array, Array]:
     """Insert a step of 0.1 s between two steps, exact for speeds that change linearly."""
-    between = position[:, :-1] + _STEP_S / 8.0 * (3.0 * velocity[:, :-1] + velocity[:, 1:])
-    refined = np.empty((2, len(position), 2 * position.shape[1] - 1))
-    refined[0, :, ::2], refined[0, :, 1::2] = position, between
-    refined[1, :, ::2], refined[1, :, 1::2] = velocity, 0.5 * (velocity[:, :-1] + velocity[:, 1:])
-    return refined[0, :, :NUM_STEPS], refined[1, :, :NUM_STEPS]
+    start_velocity = velocity[:, :-1]
+    end_velocity = velocity[:, 1:]
+    moved = _STEP_S / 8.0 * (3.0 * start_velocity + end_velocity)
+    between_position = position[:, :-1] + moved
+    between_velocity = 0.5 * (start_velocity + end_velocity)
+    return _interleave(position, between_position), _interleave(velocity, between_velocity)
+
+
+def _interleave(values: Array, between: Array) -> Array:
+    """Return the first T of ``values`` [N, S] with ``between`` [N, S - 1] between them."""
+    refined = np.empty((len(values), 2 * values.shape[1] - 1))
+    refined[:, ::2] = values
+    refined[:, 1::2] = between
+    return refined[:, :NUM_STEPS]

@@ -6,14 +6,9 @@ from support.tensors import copy_attention, draw, draw_mask, weights_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import (
-    MultiHeadAttention,
-    attend,
-    attention_weights,
-    recorded_weights,
-    useful_mask,
-)
+from trajformer.core.attention import attend, attention_weights, useful_mask
 from trajformer.core.blocks import BlockConfig, Encoder
+from trajformer.core.multihead import MultiHeadAttention, recorded_weights
 
 WIDTH, HEADS = 32, 4
 

@@ -6,13 +6,8 @@ from support.tensors import draw, draw_mask
 from torch import Tensor
 
 from trajformer.core import attention
-from trajformer.core.attention import (
-    AgentAware,
-    Groups,
-    MultiHeadAttention,
-    attend,
-    attention_weights,
-)
+from trajformer.core.attention import AgentAware, Groups, attend, attention_weights
+from trajformer.core.multihead import MultiHeadAttention
 
 WIDTH, HEADS = 16, 2
 CASES = {  # query steps, key steps, groups

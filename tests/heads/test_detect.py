@@ -14,8 +14,8 @@ from support.cli import error_line
 from support.cli import run as command
 from support.heads import voc_annotation
 
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig
+from trajformer.core.multihead import recorded_weights
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig

@@ -10,7 +10,7 @@ from support.tensors import draw, randomize
 from torch import Tensor
 from torch.nn import functional as F
 
-from trajformer.core.attention import recorded_weights
+from trajformer.core.multihead import recorded_weights
 from trajformer.core.weights import Options, StateDictReader
 from trajformer.heads import weights as layouts
 from trajformer.heads.vit import ViT, ViTConfig, attention_rollout, classify_with_rollout

@@ -9,8 +9,8 @@ from support.scenes import make_scene
 from support.tensors import draw, weights_of
 from torch import nn
 
-from trajformer.core.attention import MultiHeadAttention, SeparateAttention
 from trajformer.core.blocks import BlockConfig
+from trajformer.core.multihead import MultiHeadAttention, SeparateAttention
 from trajformer.data.batch import collate
 from trajformer.models.lane_set import LaneSetConfig
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.attention import MultiHeadAttention, recorded_weights
+from trajformer.core.multihead import MultiHeadAttention, recorded_weights
 from trajformer.data.batch import SceneBatch, Truth
 
 

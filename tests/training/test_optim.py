@@ -7,7 +7,7 @@ import torch
 from support.tensors import draw
 from torch import nn
 
-from trajformer.core.attention import SeparateLinear
+from trajformer.core.multihead import SeparateLinear
 from trajformer.recipes.recipe import OptimConfig
 from trajformer.training.muon import Muon
 from trajformer.training.optim import build_optimizer, parameter_groups, rate_factor

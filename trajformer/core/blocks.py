@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.config import Config
-from trajformer.core.attention import Groups, KVCache, MultiHeadAttention
+from trajformer.core.attention import Groups
+from trajformer.core.caches import KVCache
 from trajformer.core.dropout import Dropout
+from trajformer.core.multihead import MultiHeadAttention
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from trajformer.config import Config
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder
 from trajformer.core.dropout import Dropout
+from trajformer.core.multihead import recorded_weights
 from trajformer.core.positions import sinusoid
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import TrajformerError

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.config import Config
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Encoder
+from trajformer.core.multihead import recorded_weights
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import TrajformerError

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.attention import SeparateAttention
 from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
+from trajformer.core.multihead import SeparateAttention
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.models.forecaster import Forecaster, ModelConfig

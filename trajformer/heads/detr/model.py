@@ -10,8 +10,8 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from trajformer.config import Config
-from trajformer.core.attention import recorded_weights
 from trajformer.core.blocks import BlockConfig, Decoder, Encoder
+from trajformer.core.multihead import recorded_weights
 from trajformer.core.positions import LearnedPosition, sinusoid_image
 from trajformer.data.batch import TensorRecord
 from trajformer.heads.detr.backbone import BackboneConfig, Cnn, ResNet

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.core.attention import Groups, StaticKVCache, useful_mask
+from trajformer.core.attention import Groups, useful_mask
 from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder, masked_mean
+from trajformer.core.caches import StaticKVCache
 from trajformer.core.dropout import Dropout, without_dropout
 from trajformer.core.positions import sinusoid
 from trajformer.data.forecast import Gaussian

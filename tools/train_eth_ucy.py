@@ -69,8 +69,7 @@ def run(args: argparse.Namespace, options: list[str]) -> None:
         return
     results = args.out / "results.json"
     score = [
-        "evaluate",
-        "--protocol",
+        "benchmark",
         "eth_ucy",
         "--data",
         str(args.data),

@@ -18,7 +18,7 @@ from support.processes import environment, run_python
 from support.scenes import make_scene
 from support.uses import RECIPE
 
-from trajformer.cli.models import split_of
+from trajformer.cli.plot import split_of
 from trajformer.evaluation.metrics import plausibility
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
 from trajformer.scenes.manifest import write_manifest

@@ -17,7 +17,7 @@ from data_prep.engine.prepare import prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
 from data_prep.readers.raw_file import cached_by_file
-from trajformer.cli import data
+from trajformer.cli import preprocess
 from trajformer.scenes.scene import Scene
 
 OPTIONS = PrepareOptions(shard_size=40, workers=2, progress=False)
@@ -135,7 +135,7 @@ def test_the_command_prints_the_estimate(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**6, 0, 1000))
     raw = odd_folder(tmp_path / "raw", "value", *["fine"] * 24)
-    data.print_estimate(Growing(), raw, tmp_path / "store", PrepareOptions(shard_size=5))
+    preprocess.print_estimate(Growing(), raw, tmp_path / "store", PrepareOptions(shard_size=5))
     out = capsys.readouterr().out
     assert "s: 25 scenes, 101B raw; 0 of 5 shards finished\n" in out
     assert (

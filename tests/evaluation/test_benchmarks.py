@@ -94,8 +94,7 @@ def test_nuscenes_agrees_with_a_script_on_text(
         tmp_path / "challenge.json",
     )
     words = (
-        "evaluate",
-        "--protocol",
+        "benchmark",
         "nuscenes",
         "--data",
         raw,
@@ -149,7 +148,7 @@ def test_nuscenes_agrees_with_the_devkit(raw: Path, tmp_path: Path, monkeypatch:
         tmp_path / "challenge.json",
     )
     options = ("--json", metrics, "--export", challenge, "--checkpoint", model)
-    assert run("evaluate", "--protocol", "nuscenes", "--data", raw, *options) == 0
+    assert run("benchmark", "nuscenes", "--data", raw, *options) == 0
     forecasts = [Prediction.deserialize(entry) for entry in json.loads(challenge.read_text())]
     expected = {}
     for name, metric in (("ADE", "MinADEK"), ("FDE", "MinFDEK"), (MISS, "MissRateTopK")):
@@ -218,7 +217,7 @@ def test_sdd_agrees_with_a_script_on_the_table(
         tmp_path / "f.parquet",
         tmp_path / "figures.json",
     )
-    words = ("evaluate", "--protocol", "sdd", "--data", raw, "--json", metrics)
+    words = ("benchmark", "sdd", "--data", raw, "--json", metrics)
     assert run(*words) == 0
     straight = track[:, 7:8] + np.arange(1, 13)[:, None] * (track[:, 7:8] - track[:, 6:7])
     error = np.linalg.norm(straight - track[:, 8:], axis=-1)
@@ -280,7 +279,7 @@ def test_what_cannot_be_compared_is_refused(
     tmp_path: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FOLDERS["sdd"](tmp_path / "raw")
-    words = ("evaluate", "--protocol", "sdd", "--data", tmp_path / "raw")
+    words = ("benchmark", "sdd", "--data", tmp_path / "raw")
     assert "no split 'test' (expected RAW/*.parquet" in fails(*words)
     monkeypatch.setattr(sdd, "BENCHMARK", replace(sdd.BENCHMARK, split="train"))
     assert "split 'train': 4 targets, expected 2829: another version of the files" in fails(*words)
@@ -295,9 +294,9 @@ def test_what_cannot_be_compared_is_refused(
         *words, "--checkpoint", slow
     )
     assert "unit px, but the training scenes have m" in fails(*words, "--checkpoint", other)
-    assert "--export is for --protocol" in fails(*words, "--export", tmp_path / "e")
+    assert "unrecognized arguments: --export" in fails(*words, "--export", tmp_path / "e")
     assert "no such folder" in fails(
-        "evaluate", "--protocol", "nuscenes", "--data", tmp_path / "nothing"
+        "benchmark", "nuscenes", "--data", tmp_path / "nothing"
     )
-    assert "with --data" in fails("evaluate", "--protocol", "nuscenes")
-    assert "--store is not allowed" in fails(*words, "--store", tmp_path)
+    assert "arguments are required: data" in fails("benchmark", "nuscenes")
+    assert "unrecognized arguments: --store" in fails(*words, "--store", tmp_path)

@@ -218,8 +218,7 @@ def test_figures_equal_figures_of_exported_samples(
     metrics, samples = tmp_path / "new" / "figures.json", tmp_path / "samples"
     assert (
         run_command(
-            "evaluate",
-            "--protocol",
+            "benchmark",
             "eth_ucy",
             "--data",
             raw,
@@ -266,7 +265,7 @@ def test_figures_equal_figures_of_exported_samples(
         not list(samples.rglob(".*"))
         and (samples / "constant_velocity" / "eth" / "samples").is_dir()
     )
-    assert run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--export", samples) == 1
+    assert run_command("benchmark", "eth_ucy", "--data", raw, "--export", samples) == 1
     assert "samples: has files; give another folder" in capsys.readouterr().err
 
 
@@ -386,7 +385,7 @@ def test_a_model_trained_on_the_test_scene_is_refused(
 ) -> None:
     path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
     assert (
-        run_command("evaluate", "--protocol", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
+        run_command("benchmark", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
     )
     assert (
         "the model was trained on split 'eth_train', which contains zara1"
@@ -435,7 +434,7 @@ def test_other_recordings_are_refused(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*words: object) -> str:
-        assert run_command("evaluate", "--protocol", "eth_ucy", *words) == 1
+        assert run_command("benchmark", "eth_ucy", *words) == 1
         text = capsys.readouterr()
         assert text.out == "" and len(text.err.splitlines()) == 1
         return text.err
@@ -452,15 +451,6 @@ def test_other_recordings_are_refused(
     (raw / "zara1" / "crowds_zara01.txt").unlink()
     assert "no test recording of zara1" in fails("--data", raw)
     assert "nowhere: no such folder" in fails("--data", tmp_path / "nowhere")
-    assert "with --data" in fails()
-    for option, value in (("--store", raw), ("--model", "constant_velocity"), ("--csv", raw / "x")):
-        assert f"{option} is not allowed with --protocol" in fails("--data", raw, option, value)
-    for option in ("--data", "--export"):
-        assert (
-            run_command("evaluate", "--model", "constant_velocity", "--store", raw, option, raw)
-            == 1
-        )
-        assert f"{option} is only allowed with --protocol" in capsys.readouterr().err
 
 
 def test_windows_of_other_lengths_are_refused(raw: Path) -> None:
@@ -520,7 +510,7 @@ def scored(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     file = tmp_path_factory.mktemp("scored") / "figures.json"
     assert (
         run_command(
-            "evaluate", "--protocol", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file
+            "benchmark", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file
         )
         == 0
     )

@@ -281,8 +281,7 @@ def test_the_command_prints_and_writes_the_metrics(
 ) -> None:
     raw, out = files.folder(tmp_path / "raw"), tmp_path / "table.json"
     words = (
-        "evaluate",
-        "--protocol",
+        "benchmark",
         "interaction",
         "--data",
         raw,
@@ -306,9 +305,9 @@ def test_the_command_prints_and_writes_the_metrics(
 
 
 def test_wrong_commands_give_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("evaluate", "--protocol", "interaction")
-    assert "give the folder of the recordings with --data" in error_line(capsys, *command)
+    command = ("benchmark", "interaction")
+    assert "arguments are required: data" in error_line(capsys, *command)
     assert "no such folder" in error_line(capsys, *command, "--data", tmp_path / "missing")
     assert "no validation cases (expected RAW/" in error_line(capsys, *command, "--data", tmp_path)
     both = ("--data", tmp_path, "--model", "constant_velocity", "--checkpoint", tmp_path / "a.ckpt")
-    assert "give either --checkpoint CKPT or --model" in error_line(capsys, *command, *both)
+    assert "not allowed with argument --model" in error_line(capsys, *command, *both)

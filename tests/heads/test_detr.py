@@ -13,7 +13,7 @@ from support.heads import tolerance
 from support.tensors import draw
 from torch import Tensor, nn
 
-from trajformer.cli.models import convert
+from trajformer.cli.weights import convert
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.weights import Options
 from trajformer.errors import CheckpointError

@@ -13,7 +13,7 @@ from support.heads import sentences, tolerance
 from support.tensors import randomize
 from torch import Tensor, nn
 
-from trajformer.cli.models import convert
+from trajformer.cli.weights import convert
 from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.weights import TORCH_LAYERS, Options, StateDictReader

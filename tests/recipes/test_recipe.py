@@ -249,7 +249,6 @@ def test_a_recipe_of_version_0_1_is_upgraded(
     config.check()
     (tmp_path / "old.yaml").write_text(yaml.safe_dump(old))
     assert read_recipe(tmp_path / "old.yaml") == config
-    assert parsed(monkeypatch, "--config", tmp_path / "old.yaml").loss == config.loss
 
 
 WRONG: dict[

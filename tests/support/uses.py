@@ -32,14 +32,16 @@ from support.raw_folders import FOLDERS
 
 ROOT = Path(__file__).parents[2]
 PRELOAD = [
-    "trajformer.cli.models",
+    "trajformer.cli.preprocess",
+    "trajformer.cli.protocols",
     "trajformer.cli.store",
-    "trajformer.cli.data",
     "trajformer.cli.tasks",
+    "trajformer.cli.train",
+    "trajformer.cli.weights",
     "trajformer.cli.demo",
+    "trajformer.cli.plot",
 ]
 PRELOAD += [
-    "trajformer.cli.heads",
     "trajformer.training.run",
     "trajformer.evaluation.evaluate",
     "trajformer.plotting.scene",

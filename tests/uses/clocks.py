@@ -529,7 +529,7 @@ CASES = [
     ),
     refused(
         "score a protocol with a model of its cases",
-        "evaluate --protocol interaction --data interaction --checkpoint file.ckpt",
+        "benchmark interaction --data interaction --checkpoint file.ckpt",
         trained_on(split="val"),
         "file.ckpt: the model was trained on split 'val', which is scored",
         Guard("trajformer/cli/protocols.py", "_refuse_training_split(predictors, _CASES)", "pass"),

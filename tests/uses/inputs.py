@@ -349,8 +349,8 @@ CASES = [
     Case(
         "score nothing",
         "evaluate --store store",
-        "either --checkpoint CKPT or --model",
-        guard=SOURCE,
+        "one of the arguments --checkpoint --model is required",
+        status=2,
     ),
     Case(
         "no worker",

@@ -363,7 +363,7 @@ LINES: dict[
         chosen(MODELS, "--out", 'type=Path, required=True, help="folder of the run"', "type=Path"),
     ),
     "train --config recipe.yaml --out ''": (2, "an empty path", EMPTY_PATH),
-    "train --config recipe.yaml --out r --task fly": (
+    "train fly --config recipe.yaml --out r": (
         2,
         "invalid choice: 'fly'",
         chosen(MODELS, "--task", "choices=tuple(TASKS), "),
@@ -394,7 +394,7 @@ LINES: dict[
         "pretrained:best: no weights of this name",
         WEIGHTS,
     ),
-    "evaluate --protocol eth_ucy --data raw": (
+    "benchmark eth_ucy --data raw": (
         1,
         "raw: no test recording of eth",
         Guard(
@@ -402,16 +402,12 @@ LINES: dict[
             'if missing := [name for name in COUNTS if f"{name}_test" not in splits]:',
         ),
     ),
-    "evaluate --protocol interaction --data interaction --split train": (
-        1,
-        "--split is not allowed with --protocol interaction",
-        NOT_ALLOWED,
+    "benchmark interaction --data interaction --split train": (
+        2,
+        "unrecognized arguments: --split",
     ),
-    "evaluate --protocol sdd --data sdd --joint": (
-        1,
-        "--joint is not allowed with --protocol sdd",
-        NOT_ALLOWED,
-    ),
+    "benchmark sdd --data sdd --joint": (2, "unrecognized arguments: --joint"),
+    "benchmark fly --data sdd": (2, "invalid choice: 'fly'"),
     "weights convert trajformer run/best.ckpt c.ckpt --heads 4": (
         1,
         "--heads and --labels are not allowed for trajformer",

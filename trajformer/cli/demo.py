@@ -1,4 +1,4 @@
-"""`trajformer demo`: from simulated raw data to pictures of forecasts, in about two minutes on two CPU cores."""
+"""`trajformer demo`: from simulated raw data to pictures of forecasts, in a few minutes."""
 
 import json
 import time
@@ -8,87 +8,106 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from trajformer.cli import run_command
+from trajformer.cli.evaluate import print_table
 from trajformer.cli.files import keep_arguments
-from trajformer.cli.models import print_table
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.scenes.files import lock_folder
 
 
-def demo_parser() -> Parser:
+def parser() -> Parser:
     """[--out DIR]."""
-    parser = new_parser(
-        "Simulate scenes, prepare a store, train SE2Former from included weights, evaluate, predict and plot."
+    made = new_parser(
+        "Simulate scenes, prepare a store, train SE2Former from included weights, evaluate, "
+        "predict and plot."
     )
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for all files")
-    parser.add_argument(
-        "--scenes", type=PositiveInt, default=360, help="number of simulated scenes"
-    )
-    parser.add_argument(
+    made.add_argument("--out", type=Path, default=Path("demo"), help="folder for all files")
+    made.add_argument("--scenes", type=PositiveInt, default=360, help="number of simulated scenes")
+    made.add_argument(
         "--epochs", type=PositiveInt, default=12, help="passes over the training scenes"
     )
-    parser.add_argument(
+    made.add_argument(
         "--seed", type=NonNegativeInt, default=0, help="seed of the simulation and of the training"
     )
-    return parser
+    return made
 
 
-def run_demo(args: Namespace) -> None:
-    """`trajformer demo`: a sequence of commands. A second run with these arguments reuses and resumes its steps."""
+def run(args: Namespace) -> None:
+    """Run a sequence of commands. A second run with the same arguments resumes it."""
     with lock_folder(args.out):
-        _run(args)
+        keep_arguments(args.out, args, "scenes", "epochs", "seed")
+        _Demo(args).run()
 
 
-def _run(args: Namespace) -> None:
-    start_time, out = time.monotonic(), args.out
-    raw, store, run, forecasts = out / "raw", out / "store", out / "run", out / "forecasts.parquet"
-    checkpoint = run / "last.ckpt"  # the best one would be chosen by the scenes that are scored
+class _Demo:
+    """The files of a demonstration, and its steps."""
 
-    def step(headline: str, command: str, *words: object) -> None:
-        if headline:
-            print(f"\n== {headline.format(f'{time.monotonic() - start_time:.0f} s')}", flush=True)
-        run_command(command, [str(word) for word in words])
+    def __init__(self, args: Namespace) -> None:
+        self.args = args
+        self.start_time = time.monotonic()
+        self.raw: Path = args.out / "raw"
+        self.store: Path = args.out / "store"
+        # The best checkpoint would be chosen by the scenes that are scored.
+        self.checkpoint: Path = args.out / "run" / "last.ckpt"
+        self.forecasts: Path = args.out / "forecasts.parquet"
+        self.pictures: Path = args.out / "pictures"
 
-    keep_arguments(out, args, "scenes", "epochs", "seed")
-    headline = f"1 of 5, {{}}: simulate {args.scenes} traffic scenes in the raw layout of Argoverse 2: {raw}"
-    step(headline, "synthesize", raw, "--scenes", args.scenes, "--seed", args.seed)
-    step(f"2 of 5, {{}}: prepare a store: {store}", "preprocess", "argoverse2", raw, store)
-    stores = ("--data.train", store, "--data.val", store)
-    length = ("--trainer.epochs", args.epochs, "--seed", args.seed)
-    resume = ["--resume"] if checkpoint.exists() else []
-    headline = f"3 of 5, {{}}: train SE2Former further on them: {run}"
-    step(headline, "train", "--config", "demo", "--out", run, *resume, *stores, *length)
-    rows: dict[str, dict[str, float]] = {}
-    for name, source in {
-        "constant velocity": ("--model", "constant_velocity"),
-        "SE2Former": ("--checkpoint", checkpoint),
-    }.items():
-        file = out / f"{name.replace(' ', '_')}.json"
-        headline = "4 of 5, {}: score held-out scenes, constant velocity first" if not rows else ""
-        step(headline, "evaluate", *source, "--store", store, "--json", file, "--overwrite")
-        rows[name] = json.loads(file.read_text())
-    step(
-        "5 of 5, {}: predict and plot",
-        "predict",
-        "--checkpoint",
-        checkpoint,
-        "--store",
-        store,
-        "--out",
-        forecasts,
-        "--overwrite",
-    )
-    choice = ("--worst", 2, "--random", 4, "--seed", args.seed)
-    step(
-        "",
-        "plot",
-        store,
-        "--forecasts",
-        forecasts,
-        "--out",
-        out / "pictures",
-        "--overwrite",
-        *choice,
-    )
-    print(f"\n== finished in {time.monotonic() - start_time:.0f} s; held-out scenes, metres")
-    print_table(rows)
-    print(f"checkpoint  {checkpoint}\nforecasts   {forecasts}\npictures    {out / 'pictures'}")
+    def run(self) -> None:
+        """Run all steps and print the result."""
+        scenes = self.args.scenes
+        self.announce(
+            1, f"simulate {scenes} traffic scenes in the layout of Argoverse 2: {self.raw}"
+        )
+        command("synthesize", self.raw, "--scenes", scenes, "--seed", self.args.seed)
+        self.announce(2, f"prepare a store: {self.store}")
+        command("preprocess", "argoverse2", self.raw, self.store)
+        self.announce(3, f"train SE2Former further on them: {self.checkpoint.parent}")
+        self.train()
+        self.announce(4, "score held-out scenes, constant velocity first")
+        rows = {
+            "constant velocity": self.evaluate("constant_velocity", "--model", "constant_velocity"),
+            "SE2Former": self.evaluate("SE2Former", "--checkpoint", self.checkpoint),
+        }
+        self.announce(5, "predict and plot")
+        self.predict_and_plot()
+        print(f"\n== finished in {self.seconds()} s; held-out scenes, metres")
+        print_table(rows)
+        print(f"checkpoint  {self.checkpoint}")
+        print(f"forecasts   {self.forecasts}")
+        print(f"pictures    {self.pictures}")
+
+    def train(self) -> None:
+        """Train on the simulated scenes; an interrupted training resumes."""
+        words: list[object] = ["--config", "demo", "--out", self.checkpoint.parent]
+        words += ["--data.train", self.store, "--data.val", self.store]
+        words += ["--trainer.epochs", self.args.epochs, "--seed", self.args.seed]
+        if self.checkpoint.exists():
+            words.append("--resume")
+        command("train", *words)
+
+    def evaluate(self, name: str, *model: object) -> dict[str, float]:
+        """The metrics of a model."""
+        file = self.args.out / f"{name}.json"
+        command("evaluate", *model, "--store", self.store, "--json", file, "--overwrite")
+        metrics: dict[str, float] = json.loads(file.read_text())
+        return metrics
+
+    def predict_and_plot(self) -> None:
+        """Forecast the held-out scenes, and draw the worst and some random ones."""
+        model = ("--checkpoint", self.checkpoint, "--store", self.store)
+        command("predict", *model, "--out", self.forecasts, "--overwrite")
+        choice = ("--worst", 2, "--random", 4, "--seed", self.args.seed)
+        output = ("--out", self.pictures, "--overwrite")
+        command("plot", self.store, "--forecasts", self.forecasts, *choice, *output)
+
+    def announce(self, number: int, text: str) -> None:
+        """Print the headline of a step."""
+        print(f"\n== {number} of 5, {self.seconds()} s: {text}", flush=True)
+
+    def seconds(self) -> str:
+        """Seconds since the start, rounded."""
+        return f"{time.monotonic() - self.start_time:.0f}"
+
+
+def command(name: str, *words: object) -> None:
+    """Run a command of this package."""
+    run_command(name, [str(word) for word in words])

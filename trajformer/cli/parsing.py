@@ -1,44 +1,68 @@
-"""Command-line parser with one-line error messages."""
+"""Command-line parser with one-line error messages, and options that several commands have."""
 
 import re
 import sys
-from argparse import ArgumentError
-from collections.abc import Sequence
+import textwrap
+from argparse import ArgumentError, RawDescriptionHelpFormatter
+from collections.abc import Mapping
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, NoReturn, get_args, get_type_hints
 
 import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+from jsonargparse.typing import PositiveInt
 
 from trajformer.errors import TrajformerError
 from trajformer.recipes.yaml_text import parse_yaml
+
+Accelerator = Literal["auto", "cpu", "gpu"]
+TYPE_NAMES = {  # in help texts, instead of Python classes
+    "<class 'Path'>": "path",
+    "ClosedUnitInterval": "0 to 1",
+    "PositiveInt": "int > 0",
+    "PositiveFloat": "float > 0",
+    "NonNegativeInt": "int >= 0",
+    "NonNegativeFloat": "float >= 0",
+}
+ERROR_REWRITES = (  # regular expressions and replacements, in this order
+    # jsonargparse lists all types that it tried for a field; the reason is enough.
+    (
+        r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected"
+        r" a <class 'NoneType'>.*",
+        r"\1",
+    ),
+    (
+        r"Does not validate against any.*?Expected a typing.Literal\[([^\]]*)\]"
+        r".* Given value: (.*)",
+        r"\2, expected one of \1",
+    ),
+    (r"<class '([^']*)'>", r"\1"),
+    (r'Parser key "([^"]*)"', r"\1"),
+)
+
+WIDTH = 78  # of descriptions, in characters
 
 _load_yaml = get_loader("yaml")
 
 
 def _load_safely(text: str) -> Any:
+    """Load a YAML text that follows the rules of `parse_yaml`."""
     parse_yaml(text, "value")
     return _load_yaml(text)
 
 
-set_loader(
-    "yaml", _load_safely, (yaml.YAMLError, TrajformerError)
-)  # for recipes and values on the command line
-Accelerator = Literal["auto", "cpu", "gpu"]
+# for recipes and values on the command line
+set_loader("yaml", _load_safely, (yaml.YAMLError, TrajformerError))
 
 
 class Formatter(DefaultHelpFormatter):
     """Help texts that name types of values instead of Python classes."""
 
     def _expand_help(self, action: Any) -> str:
-        names = {"<class 'Path'>": "path", "ClosedUnitInterval": "0 to 1"}
-        names |= {f"Positive{kind}": f"{kind.lower()} > 0" for kind in ("Int", "Float")}
-        names |= {f"NonNegative{kind}": f"{kind.lower()} >= 0" for kind in ("Int", "Float")}
         text = super()._expand_help(action)
-        for name, words in names.items():
+        for name, words in TYPE_NAMES.items():
             text = text.replace(f"type: {name}", f"type: {words}")
         if action.nargs == "*":  # jsonargparse calls every positional argument required
             text = text.replace("(required, ", "(").replace(" (required)", "")
@@ -48,46 +72,58 @@ class Formatter(DefaultHelpFormatter):
 class Parser(ArgumentParser):
     """A parser with one-line error messages."""
 
-    recipes: Sequence[str] = ()  # values of --config, named in error messages
-
-    def error(self, message: str, *rest: Any) -> None:  # type: ignore[override]
-        """Print the message and exit with status 2. The parser of a part of a recipe raises an error for the main parser."""
-        if not self.exit_on_error:
-            raise ArgumentError(None, message)
-        # One line with the field and the reason, without the list of types that jsonargparse tried.
-        line, pattern = (
-            " ".join(str(message).split()),
-            r"Does not validate against any.*?class_path '[^']*': (.*?) - Expected",
-        )
-        line = re.sub(pattern + r" a <class 'NoneType'>.*", r"\1", line)
-        choices = r"Does not validate against any.*?Expected a typing.Literal\[([^\]]*)\].* Given value: (.*)"
-        line = re.sub(choices, r"\2, expected one of \1", line)
-        line = re.sub(r'Parser key "([^"]*)"', r"\1", re.sub(r"<class '([^']*)'>", r"\1", line))
-        program = self.prog or "trajformer"
-        recipe = f"recipe {', '.join(self.recipes)}; " if self.recipes else ""
-        sys.stderr.write(f"{program}: {line} ({recipe}see {program} --help)\n")
-        raise SystemExit(2)
-
     def parse_words(self, words: list[str]) -> Namespace:
         """The values of a command line; exits with status 2 if it is malformed."""
-        self.recipes = [
-            word for before, word in pairwise(words) if before == "--config" and "\n" not in word
-        ]
         try:
             args = self.parse_args(words)
-            if "" in words and Path() in [
-                value for value in args.values() if isinstance(value, Path)
-            ]:
-                self.error("an empty path (an unset variable?)")
-            return args
         except UnicodeDecodeError as error:
             self.error(f"not a text file: {error}")
-            raise AssertionError from error  # `self.error` has raised already
+        paths = [value for value in args.values() if isinstance(value, Path)]
+        if "" in words and Path() in paths:
+            self.error("an empty path (an unset variable?)")
+        return args
+
+    def error(self, message: str, *rest: Any) -> NoReturn:
+        """Print the field and the reason in one line, and exit with status 2.
+
+        The parser of a part of a recipe raises an ArgumentError for the main parser instead.
+        """
+        if not self.exit_on_error:
+            raise ArgumentError(None, message)
+        line = " ".join(str(message).split())
+        for pattern, replacement in ERROR_REWRITES:
+            line = re.sub(pattern, replacement, line)
+        sys.stderr.write(f"{self.prog}: {line} ({self.hint()})\n")
+        raise SystemExit(2)
+
+    def hint(self) -> str:
+        """The end of error messages."""
+        return f"see {self.prog} --help"
 
 
 def new_parser(text: str) -> Parser:
     """A parser of a command with this description."""
     return Parser(description=text, formatter_class=Formatter)
+
+
+class OverviewFormatter(Formatter, RawDescriptionHelpFormatter):
+    """Help texts with a description in lines."""
+
+
+def new_overview(text: str, dest: str, summaries: Mapping[str, str]) -> Parser:
+    """The parser of a command without one of its variants: it prints the list of variants.
+
+    `dest` is the name of the argument that selects a variant, and `summaries` has one line for
+    each.
+    """
+    width = max(map(len, summaries)) + 2
+    lines = [f"  {name:<{width}}{summary}" for name, summary in summaries.items()]
+    description = "\n".join([textwrap.fill(text, WIDTH), "", *lines])
+    parser = Parser(description=description, formatter_class=OverviewFormatter)
+    parser.add_argument(
+        dest, choices=tuple(summaries), metavar=dest.upper(), help="one of the names above"
+    )
+    return parser
 
 
 def add_accelerator(parser: Parser) -> None:
@@ -107,16 +143,24 @@ def add_overwrite(parser: Parser) -> None:
     )
 
 
+def add_workers(parser: Parser) -> None:
+    """Add the option --workers of commands with several processes."""
+    parser.add_argument("--workers", type=PositiveInt, default=2, help="number of local processes")
+
+
 def add_fields(parser: Parser, kind: type[Any]) -> None:
-    """Add an option for each field of a dataclass (--map-radius-m for `map_radius_m`) with help from its docstring."""
-    help_of = {
-        param.arg_name: param.description
-        for param in docstring_parser.parse(kind.__doc__ or "").params
-    }
-    hints = get_type_hints(kind)
+    """Add an option for each field of a dataclass, with help from its docstring.
+
+    The option of `map_radius_m` is --map-radius-m.
+    """
+    documented = docstring_parser.parse(kind.__doc__ or "").params
+    help_of = {param.arg_name: param.description for param in documented}
+    types = get_type_hints(kind)
     group = parser.add_argument_group(f"options of {kind.__name__}")
     for item in fields(kind):
-        option = "--" + item.name.replace("_", "-")
         group.add_argument(
-            option, type=hints[item.name], default=item.default, help=help_of.get(item.name, "")
+            "--" + item.name.replace("_", "-"),
+            type=types[item.name],
+            default=item.default,
+            help=help_of.get(item.name, ""),
         )

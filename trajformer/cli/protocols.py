@@ -1,95 +1,45 @@
-"""`trajformer evaluate --protocol NAME`: from raw files to the published table with rows of models."""
+"""Benchmarks from raw files to tables: what `trajformer benchmark` does.
 
-from __future__ import annotations
+The rules of each benchmark are in `trajformer/evaluation/protocols/`. A function `score_NAME` reads
+the raw files, runs the models of the command line and returns the table of the benchmark with their
+metrics.
+"""
 
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from jsonargparse import Namespace
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, check_outputs
+from data_prep.reader import Input, Reader
+from data_prep.readers.eth_ucy import LAYOUT, EthUcy
+from data_prep.readers.interaction.reader import Interaction
+from data_prep.readers.nuscenes_prediction import NuscenesPrediction
+from data_prep.readers.recordings import read_recording
+from data_prep.readers.sdd import Sdd
+from trajformer.cli.files import bars
+from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
+from trajformer.evaluation import evaluate
+from trajformer.evaluation.protocols import benchmark, eth_ucy, interaction, nuscenes, sdd
+from trajformer.models.constant_velocity import ConstantVelocityConfig
+from trajformer.models.forecaster import Predictor
+from trajformer.recipes.checkpoint import UNTRAINED, load_predictor
 from trajformer.recipes.names import WEIGHTS
-from trajformer.scenes.files import write_atomically
+from trajformer.scenes.scene import Scene
 
-if TYPE_CHECKING:
-    import torch
-    from jsonargparse import Namespace
-
-    from data_prep.reader import Input, Reader
-    from trajformer.evaluation.protocols.eth_ucy import TestSet
-    from trajformer.evaluation.protocols.interaction import CaseSet
-    from trajformer.models.forecaster import Predictor
-    from trajformer.scenes.scene import Scene
-
-PROTOCOLS = ("eth_ucy", "interaction", "nuscenes", "sdd")
+CONSTANT_VELOCITY = "constant_velocity"
 CROWD_WEIGHTS = WEIGHTS / "crowd_eth_ucy"
-_FILES = (
-    "{}.ckpt",
-    "{}.safetensors",
-    "{}/best.ckpt",
-)  # checkpoint of a scene of ETH/UCY in the folder of a model
-_CASES = "val"  # the split of INTERACTION that is scored
+CHECKPOINT_FILES = ("{}.ckpt", "{}.safetensors", "{}/best.ckpt")  # of a set of ETH/UCY
+CASES = "val"  # the split of INTERACTION that is scored
 
-
-def evaluate(data: Path, checkpoints: Sequence[Path], args: Namespace) -> None:
-    """Score models by the rules of a protocol, and print them next to the published ones.
-
-    `args` has the options of `trajformer evaluate`: `protocol`, `model`, `joint`, `accelerator`, `batch_size`, `json`, `export`.
-    """
-    from trajformer.recipes.checkpoint import pick_device
-
-    if args.export is not None and (
-        args.protocol == "sdd" or (args.protocol == "nuscenes" and len(checkpoints) > 1)
-    ):
-        raise TrajformerError(
-            "--export is for --protocol eth_ucy, interaction and nuscenes (with at most one checkpoint)"
-        )
-    if args.protocol == "interaction" and checkpoints and args.model:
-        raise TrajformerError("give either --checkpoint CKPT or --model constant_velocity")
-    check_outputs(args, json="json", export="json" if args.protocol == "nuscenes" else "folder")
-    if not data.is_dir():
-        raise TrajformerError(f"{data}: no such folder")
-    score = {"eth_ucy": _eth_ucy, "interaction": _interaction}.get(args.protocol, _benchmark)
-    table, metrics = score(data, checkpoints, args, pick_device(args.accelerator))
-    print(table)
-    if args.json is not None:
-        write_atomically(args.json, json.dumps(metrics, indent=1) + "\n")
-
-
-def _constant_velocity(device: torch.device, **options: bool) -> Predictor:
-    """Constant velocity with one mode."""
-    from trajformer.data.sample import BatchConfig
-    from trajformer.models.constant_velocity import ConstantVelocityConfig
-    from trajformer.models.forecaster import Predictor
-
-    return Predictor(
-        ConstantVelocityConfig(**options).build().to(device).eval(), BatchConfig(), device
-    )
-
-
-def _announce(label: str) -> None:
-    if bars():
-        tqdm.write(label, file=sys.stderr)
-
-
-def _export_folder(args: Namespace, label: str) -> Path | None:
-    """The folder for the files of a model, if there is one."""
-    return None if args.export is None else args.export / label.strip("./").replace("/", "-")
-
-
-def _refuse_training_split(predictors: dict[str, Predictor], split: str) -> None:
-    if wrong := [
-        label for label, predictor in predictors.items() if predictor.trained_on.split == split
-    ]:
-        raise TrajformerError(
-            f"{wrong[0]}: the model was trained on split '{split}', which is scored"
-        )
+Table = tuple[str, Any]  # the printed table, and the metrics of the models for --json
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -108,207 +58,275 @@ class RawScenes:
         return self.reader.read(self.inputs[index], self.split, self.root)
 
 
-def _benchmark(
-    data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device
-) -> tuple[str, Any]:
-    """nuScenes prediction and Stanford Drone: constant velocity and checkpoints on the one test split."""
-    from data_prep.readers.nuscenes_prediction import NuscenesPrediction
-    from data_prep.readers.sdd import Sdd
-    from trajformer.evaluation.evaluate import run
-    from trajformer.evaluation.protocols import nuscenes, sdd
-    from trajformer.evaluation.protocols.benchmark import score, table
-    from trajformer.recipes.checkpoint import load_predictor
+# ---- nuScenes prediction and Stanford Drone: one test split -------------------------------------
 
-    is_nuscenes = args.protocol == "nuscenes"
-    benchmark, reader = (
-        (nuscenes.BENCHMARK, NuscenesPrediction()) if is_nuscenes else (sdd.BENCHMARK, Sdd())
-    )
-    split = benchmark.split
+
+def score_nuscenes(args: Namespace, device: torch.device) -> Table:
+    """Constant velocity, also along the heading, and checkpoints on the official val split."""
+    checkpoints = args.checkpoint or []
+    if args.export is not None and len(checkpoints) > 1:
+        raise TrajformerError("--export is for at most one checkpoint")
+    scenes = _read_split(NuscenesPrediction(), args.data, nuscenes.BENCHMARK.split)
+    model = args.model or CONSTANT_VELOCITY
+    predictors = {model: _load(model, device)}
+    if model == CONSTANT_VELOCITY:
+        predictors["constant_velocity_yaw"] = _load(model, device, along_heading=True)
+    predictors |= _trained(checkpoints, device)
+    exports = {}
+    if args.export is not None:
+        exported_model = str(checkpoints[0]) if checkpoints else model
+        exports[exported_model] = args.export
+    return _score_split(nuscenes.BENCHMARK, predictors, scenes, args.batch_size, exports)
+
+
+def score_sdd(args: Namespace, device: torch.device) -> Table:
+    """Constant velocity and checkpoints on the test tracks of Stanford Drone."""
+    scenes = _read_split(Sdd(), args.data, sdd.BENCHMARK.split)
+    model = args.model or CONSTANT_VELOCITY
+    predictors = {model: _load(model, device)}
+    predictors |= _trained(args.checkpoint or [], device)
+    return _score_split(sdd.BENCHMARK, predictors, scenes, args.batch_size, {})
+
+
+def _read_split(reader: Reader, data: Path, split: str) -> RawScenes:
+    """The scenes of a split (TrajformerError: the folder has no such split)."""
     if split not in reader.splits(data):
         raise TrajformerError(f"{data}: no split '{split}' (expected {reader.layout})")
-    scenes = RawScenes(reader, data, split, reader.inputs(data, split))
-    if args.model not in (None, "constant_velocity"):
-        predictors = {args.model: load_predictor(args.model, device)}
-    else:
-        predictors = {"constant_velocity": _constant_velocity(device)}
-        if is_nuscenes:
-            predictors["constant_velocity_yaw"] = _constant_velocity(device, along_heading=True)
-    exported = str(checkpoints[0]) if checkpoints else next(iter(predictors))
-    predictors |= {str(path): load_predictor(path, device) for path in checkpoints}
-    _refuse_training_split(predictors, split)
+    return RawScenes(reader, data, split, reader.inputs(data, split))
+
+
+def _score_split(
+    rules: benchmark.Benchmark,
+    predictors: Mapping[str, Predictor],
+    scenes: RawScenes,
+    batch_size: int,
+    exports: Mapping[str, Path],
+) -> Table:
+    """The metrics of models on a split.
+
+    `exports` are challenge files of nuScenes to write, by the label of the model.
+    """
+    _refuse_training_split(predictors, scenes.split)
     rows = {}
     for label, predictor in predictors.items():
         _announce(label)
-        results = run(predictor, scenes, batch_size=args.batch_size, progress=bars())
-        if args.export is not None and label == exported:
-            results = nuscenes.write_challenge(args.export, results)
-        rows[label] = score(benchmark, results)
-    return table(benchmark, rows), rows
+        results = evaluate.run(predictor, scenes, batch_size=batch_size, progress=bars())
+        if label in exports:
+            results = nuscenes.write_challenge(exports[label], results)
+        rows[label] = benchmark.score(rules, results)
+    return benchmark.table(rules, rows), rows
 
 
-def _interaction(
-    data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device
-) -> tuple[str, Any]:
-    """The validation cases: constant velocity or trained models. `export` receives the files `<model>/<location>_sub.csv`."""
-    from trajformer.evaluation.protocols.interaction import (
-        case_metrics,
-        outcomes,
-        summarize,
-        table,
-        write_challenge_file,
-    )
-    from trajformer.recipes.checkpoint import load_predictor
+# ---- INTERACTION: validation cases by location --------------------------------------------------
 
-    predictors = {str(path): load_predictor(path, device, joint=args.joint) for path in checkpoints}
-    if not checkpoints:
-        name = args.model or "constant_velocity"
-        one_mode = _constant_velocity(device, recorded=True)
-        predictors[name] = one_mode if name == "constant_velocity" else load_predictor(name, device)
-    _refuse_training_split(predictors, _CASES)
+
+def score_interaction(args: Namespace, device: torch.device) -> Table:
+    """Constant velocity or other models on the validation cases.
+
+    The folder --export receives the files `<model>/<location>_sub.csv`.
+    """
+    if args.checkpoint:
+        predictors = _trained(args.checkpoint, device, joint=args.joint)
+    else:
+        model = args.model or CONSTANT_VELOCITY
+        predictors = {model: _load(model, device, recorded=True)}
+    _refuse_training_split(predictors, CASES)
     cases: dict[str, dict[str, Any]] = {label: {} for label in predictors}  # by model and location
-    for case_set in read_cases(data):
+    for case_set in read_cases(args.data):
         for label, predictor in predictors.items():
-            results = list(
-                outcomes(predictor, case_set, batch_size=args.batch_size, progress=bars())
+            outcomes = list(
+                interaction.outcomes(
+                    predictor, case_set, batch_size=args.batch_size, progress=bars()
+                )
             )
-            cases[label][case_set.split] = list(map(case_metrics, results))
-            if folder := _export_folder(args, label):
-                write_challenge_file(folder / f"{case_set.split}_sub.csv", results)
-    metrics = {label: summarize(by_location) for label, by_location in cases.items()}
-    return table(metrics), metrics
+            cases[label][case_set.split] = [interaction.case_metrics(each) for each in outcomes]
+            if args.export is not None:
+                file = _export_folder(args.export, label) / f"{case_set.split}_sub.csv"
+                interaction.write_challenge_file(file, outcomes)
+    metrics = {label: interaction.summarize(locations) for label, locations in cases.items()}
+    return interaction.table(metrics), metrics
 
 
-def read_cases(data: Path) -> Iterator[CaseSet]:
-    """The validation cases of each location (TrajformerError: no cases, or a case cannot be used)."""
-    from data_prep.readers.interaction.reader import Interaction
-    from trajformer.evaluation.protocols.interaction import CaseSet
-
+def read_cases(data: Path) -> Iterator[interaction.CaseSet]:
+    """The validation cases of each location (TrajformerError: no cases, or an unusable case)."""
     reader = Interaction()
-    if _CASES not in reader.splits(data):
+    if CASES not in reader.splits(data):
         raise TrajformerError(f"{data}: no validation cases (expected {reader.layout})")
-    for path, items in groupby(reader.inputs(data, _CASES), lambda item: item.path):
-        cases = []
-        for item in tqdm(
-            list(items),
+    for path, inputs in groupby(reader.inputs(data, CASES), lambda item: item.path):
+        bar = tqdm(
+            list(inputs),
             desc=f"read {path.stem}",
             unit="case",
             disable=not bars(),
             dynamic_ncols=True,
-        ):
-            cases.append(reader.read(item, _CASES, data).validate())
-        yield CaseSet(cases[0].city, data, cases)
+        )
+        cases = [reader.read(item, CASES, data).validate() for item in bar]
+        yield interaction.CaseSet(cases[0].city, data, cases)
 
 
-def _eth_ucy(
-    data: Path, checkpoints: Sequence[Path], args: Namespace, device: torch.device
-) -> tuple[str, Any]:
-    """Five leave-one-out scenes: constant velocity, plain and sampled, and models with a checkpoint for each scene.
+# ---- ETH/UCY: five leave-one-out sets -----------------------------------------------------------
 
-    By default these are the included weights of the crowd forecaster.
+
+def score_eth_ucy(args: Namespace, device: torch.device) -> Table:
+    """Constant velocity, plain and sampled, and models with a checkpoint for each set.
+
+    By default these are the included weights of the crowd forecaster. The folder --export receives
+    the samples of each model.
     """
-    from trajformer.evaluation.protocols.eth_ucy import COUNTS, recorded_collision_rate, table
-    from trajformer.recipes.checkpoint import UNTRAINED, load_predictor
+    sources: dict[str, dict[str, Path | str]] = {}  # by model and set
+    for name in UNTRAINED:
+        sources[name] = dict.fromkeys(eth_ucy.COUNTS, name)
+    for label, files in models_of(args.checkpoint or [CROWD_WEIGHTS]).items():
+        sources[label] = dict(files)
+    test_sets = {test_set.name: test_set for test_set in read_test_sets(args.data)}
 
-    models = models_of(checkpoints or [CROWD_WEIGHTS])
-    sets = {test_set.name: test_set for test_set in read_test_sets(data)}
-    sources: dict[str, dict[str, Path | str]] = {
-        name: dict.fromkeys(COUNTS, name) for name in UNTRAINED
-    }
-    sources |= {label: dict(files) for label, files in models.items()}
-    results: dict[
-        str, dict[str, dict[str, float]]
-    ] = {}  # figures by model, by scene or "mean", and by name
-    for label, source_of in sources.items():
+    metrics: dict[str, dict[str, Metrics]] = {}  # by model, and by set or "mean"
+    for label, source_of_set in sources.items():
         _announce(label)
-        metrics = {}
-        for name, source in source_of.items():
-            predictor = (
-                _constant_velocity(device)
-                if source == "constant_velocity"
-                else load_predictor(source, device)
-            )
-            metrics[name] = _score(
-                predictor, sets[name], _export_folder(args, label), args.batch_size
-            )
-        if metrics.keys() == COUNTS.keys():  # means of the figures, sums of the counts
-            total = {name: sum(row[name] for row in metrics.values()) for name in metrics["eth"]}
-            metrics["mean"] = {
-                name: value / (1 if name.startswith("num_") else 5) for name, value in total.items()
-            }
-        results[label] = metrics
-    recorded = {name: recorded_collision_rate(test_set) for name, test_set in sets.items()}
-    return table(results, recorded | {"mean": sum(recorded.values()) / len(recorded)}), results
+        folder = None if args.export is None else _export_folder(args.export, label)
+        rows = {}
+        for name, source in source_of_set.items():
+            predictor = _load(source, device)
+            rows[name] = _score_set(predictor, test_sets[name], folder, args.batch_size)
+        if rows.keys() == eth_ucy.COUNTS.keys():
+            rows["mean"] = _mean_over_sets(list(rows.values()))
+        metrics[label] = rows
+
+    recorded = {name: eth_ucy.recorded_collision_rate(each) for name, each in test_sets.items()}
+    recorded["mean"] = sum(recorded.values()) / len(recorded)
+    return eth_ucy.table(metrics, recorded), metrics
 
 
-def _score(
-    predictor: Predictor, test_set: TestSet, folder: Path | None, batch_size: int
-) -> dict[str, float]:
-    """The figures of a model on a scene. Its samples are written to a folder below `folder`, unless it is None."""
-    from trajformer.evaluation.protocols.eth_ucy import outcomes, sample_folder, score
-
-    forecasts = outcomes(predictor, test_set, batch_size=batch_size, progress=bars())
+def _score_set(
+    predictor: Predictor, test_set: eth_ucy.TestSet, folder: Path | None, batch_size: int
+) -> Metrics:
+    """The metrics of a model on a set; its samples are written below `folder`, if it is given."""
+    outcomes = eth_ucy.outcomes(predictor, test_set, batch_size=batch_size, progress=bars())
     if folder is None:
-        return score(test_set.name, forecasts)
-    with sample_folder(folder / test_set.name, test_set) as write:
-        return score(test_set.name, map(write, forecasts))
+        return eth_ucy.score(test_set.name, outcomes)
+    with eth_ucy.sample_folder(folder / test_set.name, test_set) as write:
+        return eth_ucy.score(test_set.name, map(write, outcomes))
 
 
-def read_test_sets(data: Path) -> list[TestSet]:
-    """The test windows of the five scenes (TrajformerError: one is missing, unusable, or not the published version)."""
-    from data_prep.readers.eth_ucy import LAYOUT, EthUcy
-    from data_prep.readers.recordings import read_recording
-    from trajformer.evaluation.protocols.eth_ucy import COUNTS, TestSet
+def _mean_over_sets(rows: Sequence[Metrics]) -> Metrics:
+    """The mean of each metric and the sum of each count."""
+    mean = {}
+    for name in rows[0]:
+        total = sum(row[name] for row in rows)
+        mean[name] = total if name.startswith("num_") else total / len(rows)
+    return mean
 
+
+def read_test_sets(data: Path) -> list[eth_ucy.TestSet]:
+    """The test windows of the five sets.
+
+    Raises TrajformerError: a set is missing, unusable, or not the published version.
+    """
     reader = EthUcy()
     splits = reader.splits(data)
-    if missing := [name for name in COUNTS if f"{name}_test" not in splits]:
-        raise TrajformerError(
-            f"{data}: no test recording of {missing[0]} (expected {reader.layout})"
-        )
-    sets = []
-    for name in tqdm(COUNTS, desc="read", unit="set", disable=not bars(), dynamic_ncols=True):
-        split = f"{name}_test"
-        inputs = reader.inputs(data, split)
-        windows = [reader.read(item, split, data) for item in inputs]
-        step = {
-            path.stem: read_recording(path, LAYOUT).interval
-            for path in {item.path for item in inputs}
-        }
-        sets.append(TestSet(name, data, windows, step).check())
-    return sets
+    for name in eth_ucy.COUNTS:
+        if f"{name}_test" not in splits:
+            reason = f"no test recording of {name} (expected {reader.layout})"
+            raise TrajformerError(f"{data}: {reason}")
+    bar = tqdm(eth_ucy.COUNTS, desc="read", unit="set", disable=not bars(), dynamic_ncols=True)
+    return [_read_test_set(reader, data, name) for name in bar]
+
+
+def _read_test_set(reader: EthUcy, data: Path, name: str) -> eth_ucy.TestSet:
+    split = f"{name}_test"
+    inputs = reader.inputs(data, split)
+    windows = [reader.read(item, split, data) for item in inputs]
+    recordings = {item.path for item in inputs}
+    intervals = {path.stem: read_recording(path, LAYOUT).interval for path in recordings}
+    return eth_ucy.TestSet(name, data, windows, intervals).check()
 
 
 def models_of(checkpoints: Sequence[Path]) -> dict[str, dict[str, Path]]:
-    """Checkpoints by the label of their model and by scene.
+    """Checkpoints by the label of their model and by set.
 
-    A folder holds the checkpoints of one model: `eth.ckpt` or `eth/best.ckpt` is for the scene eth, and so on; scenes may be
-    missing. Files are recognized by the same names, and files of one folder belong to one model. Raises TrajformerError: no
-    checkpoint is named after a scene, or there are two checkpoints for one scene.
+    A folder holds the checkpoints of one model: `eth.ckpt` or `eth/best.ckpt` is for the set eth,
+    and so on; sets may be missing. Files are recognized by the same names, and files of one folder
+    belong to one model. Raises TrajformerError: no checkpoint is named after a set, or there are
+    two checkpoints for one set.
     """
-    from trajformer.evaluation.protocols.eth_ucy import COUNTS
-    from trajformer.recipes.checkpoint import UNTRAINED
-
     by_folder: dict[Path, dict[str, Path]] = {}
     for path in checkpoints:
-        if path.is_dir():
-            files = [
-                (scene, path / name.format(scene), path) for scene in COUNTS for name in _FILES
-            ]
-            files = [entry for entry in files if entry[1].is_file()]
-        else:
-            named = path.with_suffix("") if path.stem in COUNTS else path.parent  # after a scene
-            files = [(named.name, path, named.parent)] if named.name in COUNTS else []
-        if not files:
-            reason = f"no checkpoint is named after one of the scenes {', '.join(COUNTS)}"
+        folder, files_of_sets = _files_of_model(path)
+        if not files_of_sets:
+            names = ", ".join(eth_ucy.COUNTS)
+            reason = f"no checkpoint is named after one of the scenes {names}"
             raise TrajformerError(f"{path}: {reason} (eth.ckpt, eth/best.ckpt ...)")
-        for scene, file, folder in files:
-            other = by_folder.setdefault(folder, {}).setdefault(scene, file)
+        model = by_folder.setdefault(folder, {})
+        for name, file in files_of_sets:
+            other = model.setdefault(name, file)
             if other != file:
-                raise TrajformerError(f"{file}: {other} is also for {scene}")
-    names = [folder.resolve().name for folder in by_folder]
-    unique = len(set(names) | set(UNTRAINED)) == len(names) + len(UNTRAINED) and all(names)
-    labels = names if unique else [str(folder) for folder in by_folder]
-    ordered = [
-        {scene: files[scene] for scene in COUNTS if scene in files} for files in by_folder.values()
-    ]
-    return dict(zip(labels, ordered, strict=True))
+                raise TrajformerError(f"{file}: {other} is also for {name}")
+    models = {}
+    for label, files in zip(_labels_of(list(by_folder)), by_folder.values(), strict=True):
+        models[label] = {name: files[name] for name in eth_ucy.COUNTS if name in files}
+    return models
+
+
+def _files_of_model(path: Path) -> tuple[Path, list[tuple[str, Path]]]:
+    """The folder of a model, and pairs of a set and its checkpoint, for a path of --checkpoint."""
+    if not path.is_dir():
+        # The set is the name of the file (eth.ckpt) or of its folder (eth/best.ckpt).
+        named = path.with_suffix("") if path.stem in eth_ucy.COUNTS else path.parent
+        files = [(named.name, path)] if named.name in eth_ucy.COUNTS else []
+        return named.parent, files
+    files = []
+    for name in eth_ucy.COUNTS:
+        for pattern in CHECKPOINT_FILES:
+            file = path / pattern.format(name)
+            if file.is_file():
+                files.append((name, file))
+    return path, files
+
+
+def _labels_of(folders: Sequence[Path]) -> list[str]:
+    """The names of the folders, or their paths if two rows of the table would have one name."""
+    names = [folder.resolve().name for folder in folders]
+    rows = [*names, *UNTRAINED]
+    if all(names) and len(set(rows)) == len(rows):
+        return names
+    return [str(folder) for folder in folders]
+
+
+# ---- models -------------------------------------------------------------------------------------
+
+
+def _load(source: Path | str, device: torch.device, **options: bool) -> Predictor:
+    """Constant velocity with one mode, or another model by its name or checkpoint.
+
+    `options` are fields of the config of constant velocity.
+    """
+    if source != CONSTANT_VELOCITY:
+        return load_predictor(source, device)
+    model = ConstantVelocityConfig(**options).build().to(device).eval()
+    return Predictor(model, BatchConfig(), device)
+
+
+def _trained(
+    checkpoints: Sequence[Path], device: torch.device, joint: bool = False
+) -> dict[str, Predictor]:
+    """The models of checkpoints by their paths."""
+    return {str(path): load_predictor(path, device, joint=joint) for path in checkpoints}
+
+
+def _refuse_training_split(predictors: Mapping[str, Predictor], split: str) -> None:
+    """Raise a TrajformerError if a model was trained on this split."""
+    for label, predictor in predictors.items():
+        if predictor.trained_on.split == split:
+            reason = f"the model was trained on split '{split}', which is scored"
+            raise TrajformerError(f"{label}: {reason}")
+
+
+def _announce(label: str) -> None:
+    """Print the name of a model above its progress bars."""
+    if bars():
+        tqdm.write(label, file=sys.stderr)
+
+
+def _export_folder(export: Path, label: str) -> Path:
+    """The folder for the files of a model."""
+    return export / label.strip("./").replace("/", "-")

@@ -1,4 +1,4 @@
-"""The list of tasks of `trajformer train`. To add a task, write its file or folder and add one line here."""
+"""The tasks of `trajformer train`. To add a task, write its file or folder and add a line here."""
 
 from trajformer.heads.detr.task import TASK as DETECTION
 from trajformer.heads.translation import TASK as TRANSLATION

@@ -44,9 +44,10 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
 
     Attributes:
         num_history: observed steps of a window, 0.1 s apart. Cases are listed only for 10 + 30
-        steps. num_future: steps to predict. stride: steps between the starts of windows of a
-        recording. max_windows: largest number of windows of a location, evenly spread over its
-        recordings; 0
+            steps.
+        num_future: steps to predict.
+        stride: steps between the starts of windows of a recording.
+        max_windows: largest number of windows of a location, evenly spread over its recordings; 0
             uses all windows. Two of the locations have 63 % of the recorded time, so a limit
             balances them.
         focal: `moving` = the scored vehicle with the longest observed travel; `farthest` = the one

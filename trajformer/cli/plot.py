@@ -1,0 +1,123 @@
+"""`trajformer plot`: pictures of scenes, with forecasts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.errors import TrajformerError
+from trajformer.scenes.spec import DataSpec, check_scenes, same_split
+from trajformer.scenes.store import SceneStore, store_splits
+
+DEFAULT_COUNT = 8  # pictures
+DEFAULT_SPLIT = "val"
+
+
+def parser() -> Parser:
+    """STORE [--forecasts FORECASTS.parquet] --out DIR."""
+    made = new_parser(
+        "Draw scenes: map, observed tracks, recorded futures and predicted modes. "
+        f"By default {DEFAULT_COUNT} random scenes."
+    )
+    made.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
+    made.add_argument(
+        "--split",
+        help=f"default: the split of the given scenes or of the forecasts, else {DEFAULT_SPLIT}",
+    )
+    made.add_argument("--forecasts", type=Path, help="file of `trajformer predict`")
+    made.add_argument(
+        "--density",
+        action="store_true",
+        help="draw the density of predicted positions instead of the modes",
+    )
+    made.add_argument("--scene", nargs="+", default=[], help="ids of scenes")
+    made.add_argument("--worst", type=PositiveInt, help="number of scenes with the largest minFDE")
+    made.add_argument("--random", type=PositiveInt, help="number of random scenes")
+    made.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the random scenes")
+    made.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder for the PNG files, or one file .png with all scenes",
+    )
+    add_overwrite(made)
+    return made
+
+
+def run(args: Namespace) -> None:
+    """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
+    from trajformer.evaluation.forecast_file import read_forecasts, read_spec
+    from trajformer.plotting.scene import choose_scenes, save_scene_plots
+
+    for name in ("density", "worst"):
+        if args.forecasts is None and args[name]:
+            raise TrajformerError(f"--{name} needs --forecasts")
+    check_outputs(args, out="png" if args.out.suffix == ".png" else "folder")
+    modes: dict[str, Any] = {}
+    spec = DataSpec()
+    if args.forecasts is not None:
+        modes = read_forecasts(args.forecasts)
+        # A forecast fits scenes with any number of observed steps, because their ends are equal.
+        spec = replace(read_spec(args.forecasts), num_history=None)
+    split = args.split or split_of(args.store, args.scene or list(modes), spec.split)
+    scenes = SceneStore(args.store, split)
+    _check_forecasts(args, scenes, modes, spec)
+    random = args.random
+    if random is None and not args.scene and args.worst is None:
+        random = DEFAULT_COUNT
+    chosen = choose_scenes(
+        scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed
+    )
+    if not chosen:
+        reason = f"split '{split}' has no scene to draw (--worst needs recorded futures)"
+        raise TrajformerError(f"{args.store}: {reason}")
+    paths = save_scene_plots(scenes, chosen, modes, args.out, progress=bars(), density=args.density)
+    for path in paths:
+        print(path)
+
+
+def _check_forecasts(
+    args: Namespace, scenes: SceneStore, modes: dict[str, Any], expected: DataSpec
+) -> None:
+    """Raise a TrajformerError if the forecasts `modes` are not forecasts of these scenes.
+
+    `expected` are the properties of the scenes that were forecast.
+    """
+    known_ids = scenes.indices(modes)
+    if len(scenes):
+        spec = DataSpec.of(scenes[0])
+        check_scenes(spec, expected, args.store, "the scenes of the forecasts have")
+        same = expected.split is None or same_split(expected.split, spec.split or "")
+        if known_ids and not same:  # ids recur between splits
+            reason = (
+                f"forecasts of split '{expected.split}', "
+                f"but the scenes of {args.store} are of split '{spec.split}'"
+            )
+            hint = "give --split or forecast these scenes"
+            raise TrajformerError(f"{args.forecasts}: {reason}; {hint}")
+    if modes and not args.scene and not known_ids:
+        reason = f"no forecast of a scene in split '{scenes.split}' of {args.store}"
+        raise TrajformerError(f"{args.forecasts}: {reason}; leave out --split")
+
+
+def split_of(store: Path, scene_ids: list[str], preferred: str | None = None) -> str:
+    """The split with most of these scenes; of several the preferred one (ids recur between splits).
+
+    Without scenes, the only split of the store, or `DEFAULT_SPLIT`. Raises TrajformerError: no
+    split has a scene.
+    """
+    preferred = preferred or DEFAULT_SPLIT
+    splits = store_splits(store)
+    if not scene_ids or not splits:
+        return splits[0] if len(splits) == 1 else DEFAULT_SPLIT
+    counts = {split: len(SceneStore(store, split).indices(scene_ids)) for split in splits}
+    if not any(counts.values()):
+        names = ", ".join(splits)
+        raise TrajformerError(f"{store}: no scene {scene_ids[0]} in any split ({names})")
+    return max(splits, key=lambda split: (counts[split], split == preferred))

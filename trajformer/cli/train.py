@@ -1,0 +1,160 @@
+"""`trajformer train`: train the recipe of a task."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ActionConfigFile, Namespace
+
+from trajformer.cli.files import refuse_inputs
+from trajformer.cli.forecasters import warn_if_interrupted
+from trajformer.cli.parsing import Formatter, Parser
+from trajformer.cli.tasks import TASKS
+from trajformer.errors import TrajformerError
+from trajformer.recipes.names import recipe_file
+from trajformer.recipes.plain import from_plain, schema
+from trajformer.recipes.recipe import TrainConfig
+from trajformer.recipes.yaml_text import read_yaml
+
+VARIANTS = tuple(TASKS)
+CONFIG = "config.yaml"  # the recipe in the folder of a run
+
+
+class OtherTaskError(TrajformerError):
+    """A recipe is for another task than the parser."""
+
+    def __init__(self, recipe: str, task: str, expected: str) -> None:
+        super().__init__(f"{recipe}: a recipe for {task}, expected one for {expected}")
+        self.task = task
+
+
+class RecipeAction(ActionConfigFile):
+    """The option --config: a recipe, by name or file, whose fields become values of the parser.
+
+    A file that was read already is not read again.
+    """
+
+    def __call__(self, parser: Any, cfg: Any, value: Any, option_string: Any = None) -> None:
+        """Merge a recipe into the values `cfg` that were read before.
+
+        Raises TrajformerError: the value is neither a file nor the name of a recipe, the file
+        cannot be read, or the recipe is for another task than the parser (OtherTaskError).
+        """
+        file = recipe_file(value)
+        files_before = [Path(str(path)).resolve() for path in cfg.get(self.dest) or ()]
+        if file.resolve() in files_before:
+            return
+        parser.recipes.append(value)
+        recipe = read_yaml(file)
+        expected = parser.get_default("task")
+        task = recipe.get("task", expected) if isinstance(recipe, dict) else expected
+        if task != expected and task in TASKS:
+            raise OtherTaskError(value, task, expected)
+        super().__call__(parser, cfg, str(file), option_string)
+
+
+class RecipeParser(Parser):
+    """A parser whose options override the recipes of --config, before and after this option.
+
+    With --resume and without --config, the recipe is that of the run. The task is that of the
+    recipe, unless the first word is a task.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.recipes: list[str] = []  # values of --config so far
+
+    def parse_words(self, words: list[str]) -> Namespace:
+        """The values of a command line.
+
+        Raises TrajformerError: there is no run to resume; see also `RecipeAction`.
+        """
+        try:
+            return self._parse_with_recipes(words)
+        except OtherTaskError as error:
+            if words[0] in VARIANTS:
+                raise
+            other = parser(error.task)
+        other.prog = self.prog
+        return other._parse_with_recipes(words)
+
+    def _parse_with_recipes(self, words: list[str]) -> Namespace:
+        self.recipes = []
+        args = super().parse_words(words)
+        recipes = list(args.config or ())
+        if args.resume and not recipes:
+            recipes = [_recipe_of_run(args)]
+        # A later value overrides an earlier one, so the recipes come first in a second pass.
+        options = [word for recipe in recipes for word in ("--config", str(recipe))]
+        self.recipes = []
+        return super().parse_words([*options, *words])
+
+    def hint(self) -> str:
+        """The end of error messages, with the recipes that were read."""
+        if self.recipes:
+            return f"recipe {', '.join(self.recipes)}; {super().hint()}"
+        return super().hint()
+
+
+def _recipe_of_run(args: Namespace) -> Path:
+    path: Path = args.out / CONFIG
+    if not path.is_file():
+        reason = "no run to resume there; correct --out, or start a run with --config"
+        raise TrajformerError(f"{args.out}: {reason}")
+    return path
+
+
+def parser(task: str = TrainConfig.task) -> RecipeParser:
+    """[TASK] --config RECIPE --out RUN, and all fields of the recipe of the task."""
+    recipe_class = TASKS[task].recipe
+    made = RecipeParser(
+        formatter_class=Formatter,
+        description="Train a recipe. All fields of the recipe are options, too: "
+        "--data.train STORE --optim.learning_rate 5e-4. "
+        "--model.mmtransformer.help lists the fields of a model, "
+        "`trajformer train TASK --help` the fields of another task. "
+        "OUT receives best.ckpt, last.ckpt, config.yaml, csv/metrics.csv and, "
+        "if TensorBoard is installed, tensorboard/.",
+    )
+    made.add_argument(
+        "task", nargs="?", choices=VARIANTS, default=task, help="default: the task of the recipe"
+    )
+    made.add_argument(
+        "--config",
+        action=RecipeAction,
+        help="name (`trajformer recipes`) or YAML file of a recipe; all other options override it",
+    )
+    made.add_argument("--out", type=Path, required=True, help="folder of the run")
+    made.add_argument(
+        "--resume",
+        action="store_true",
+        help="resume from OUT/last.ckpt, by default with the recipe OUT/config.yaml",
+    )
+    made.add_class_arguments(schema(recipe_class))
+    return made
+
+
+def run(args: Namespace) -> None:
+    """Train, and print the path of the checkpoint; only the first of several processes prints."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+    from trajformer.training.run import train
+
+    task = TASKS[args.task]
+    plain = args.as_dict()
+    recipe = from_plain(task.recipe, {item.name: plain[item.name] for item in fields(task.recipe)})
+    stores = _stores(recipe)
+    refuse_inputs(args.out, list(stores.items()))
+    if not args.resume:
+        recipes = [("config", Path(str(path))) for path in args.config or ()]
+        refuse_inputs(args.out / CONFIG, recipes)
+    if args.task == TrainConfig.task:
+        for store in set(stores.values()):
+            warn_if_interrupted(store)
+    rank_zero_only(print)(train(recipe, task, args.out, resume=args.resume))
+
+
+def _stores(recipe: Any) -> dict[str, Path]:
+    """The stores or files that a recipe names, by field."""
+    paths = {f"data.{part}": getattr(recipe.data, part, "") for part in ("train", "val")}
+    return {field: Path(path) for field, path in paths.items() if path}

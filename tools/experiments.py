@@ -43,7 +43,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import BranchDataset, SceneDataset
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.metrics.displacement import futures_covered, set_hits
-from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collided, multi_world
+from trajformer.evaluation.metrics.joint import VEHICLE_COLLISION_M, collisions, multi_world
 from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.constant_velocity import ConstantVelocity
 from trajformer.models.mmtransformer.model import MMTransformerConfig
@@ -169,7 +169,7 @@ def world_metrics(forecast: Forecast, target: Tensor, valid: Tensor) -> Tensor:
     """A row of `WORLD_FIGURES` for each scene with at least two actors."""
     actor = valid[..., -1]
     values, _ = multi_world(forecast, target, valid, 6)
-    hit = collided(forecast.in_batch_frame(), actor, VEHICLE_COLLISION_M).double().mean(-1)
+    hit = collisions(forecast.in_batch_frame(), actor, VEHICLE_COLLISION_M).double().mean(-1)
     values["meanCR"] = (hit * actor).sum(-1) / actor.sum(-1).clamp(min=1)
     return torch.stack([values[name].double() for name in WORLD_FIGURES], -1)[actor.sum(-1) >= 2]
 

@@ -28,7 +28,7 @@ from trajformer.evaluation.metrics.displacement import (
     separate_minima,
 )
 from trajformer.evaluation.metrics.joint import (
-    collided,
+    collisions,
     multi_world,
     multi_world_of_joint,
     world_errors,
@@ -171,7 +171,10 @@ def test_worlds_equal_argoverse_2() -> None:
     target = target * 0.4 + apart
     probability = joint.logit.softmax(-1).double().numpy()
     values, counts = multi_world(joint, target, valid)
-    errors, hits = world_errors(joint, target, valid), collided(joint.position, valid[..., -1], 1.0)
+    errors, hits = (
+        world_errors(joint, target, valid),
+        collisions(joint.position, valid[..., -1], 1.0),
+    )
     assert counts.all() and 0 < hits.sum() < hits.numel() and 0 < values["actorMR"].mean() < 1
     for b in range(6):
         modes, truth = joint.position[b].double().numpy(), target[b].double().numpy()
@@ -206,7 +209,7 @@ def test_errors_of_worlds_are_not_rounded_in_half_precision() -> None:
 def test_collisions_by_brute_force(between: bool) -> None:
     position = 0.4 * draw(3, 6, 5, 8, 2).cumsum(3) + draw(3, 6, 1, 1, 2, seed=9)
     actor = torch.rand(3, 6, generator=torch.Generator().manual_seed(3)) > 0.2
-    hits = collided(position, actor, 0.2, between_steps=between)
+    hits = collisions(position, actor, 0.2, between_steps=between)
     shares = np.linspace(0.0, 1.0, 4001 if between else 2)[:, None, None]
     for b, world in np.ndindex(3, 5):
         expected = set()
@@ -228,29 +231,25 @@ def test_metrics_are_means_over_all_entries_that_count(modes: int, joint: bool) 
         f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")
     }
     agents = ("displacement", displacement, "num_agents", 14, names)
-    for metric, function, count, number, metrics in (
-        agents,
-        ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds),
-    ):
-        metrics = METRICS[metric]()
-        metrics.update(forecast, batch(target, torch.zeros_like(valid)))
-        if metric == "multi_world" and not joint:
-            assert metrics.compute() == {}
+    scenes = ("multi_world", multi_world_of_joint, "num_scenes", 4, worlds)
+    for kind, function, count, number, expected_names in (agents, scenes):
+        metric = METRICS[kind]()
+        metric.update(forecast, batch(target, torch.zeros_like(valid)))
+        if kind == "multi_world" and not joint:
+            assert metric.compute() == {}
             continue
-        empty = metrics.compute()
-        assert (
-            empty.pop(count) == 0
-            and empty.keys() == metrics
-            and all(math.isnan(value) for value in empty.values())
-        )
+        empty = metric.compute()
+        assert empty.pop(count) == 0
+        assert empty.keys() == expected_names
+        assert all(math.isnan(value) for value in empty.values())
         for part in (slice(0, 1), slice(1, 4), slice(4, 5)):
-            scenes = replace(forecast, position=forecast.position[part], logit=forecast.logit[part])
-            metrics.update(scenes, batch(target[part], valid[part]))
+            some = replace(forecast, position=forecast.position[part], logit=forecast.logit[part])
+            metric.update(some, batch(target[part], valid[part]))
         values, counts = function(forecast, batch(target, valid))
-        expected = {name: values[name][counts].double().mean().item() for name in metrics}
-        assert metrics.compute() == pytest.approx({count: number} | expected, rel=1e-6)
-        metrics.reset()
-        assert metrics.compute() == {}
+        expected = {name: values[name][counts].double().mean().item() for name in expected_names}
+        assert metric.compute() == pytest.approx({count: number} | expected, rel=1e-6)
+        metric.reset()
+        assert metric.compute() == {}
 
 
 def test_metrics_with_equal_names_keep_the_names_of_all_metrics(

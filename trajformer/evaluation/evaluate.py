@@ -1,4 +1,4 @@
-"""Run a model over the scenes of a split: figures, a table with one row per agent, and forecasts for a file."""
+"""Run a model over the scenes of a split: metrics, a table of its agents, and forecasts."""
 
 from __future__ import annotations
 
@@ -46,58 +46,68 @@ class Scenes(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """The result of `evaluate`."""
+    """The result of `evaluate`.
 
-    metrics: dict[
-        str, float
-    ]  # means: num_agents, minADE6, minFDE6, ... (see `trajformer.evaluation.metrics`)
-    per_agent: pd.DataFrame  # a row per agent with a known future: ids, type, errors and distance moved in metres, and so on
-    table: pd.DataFrame  # the figures as one row
-    on_training_split: bool = (
-        False  # the model was trained on a split of this name of this data set
-    )
+    Attributes:
+        metrics: means by name: num_agents, minADE6, minFDE6, ... (`trajformer.evaluation.metrics`).
+        per_agent: a row per agent with a known future: ids, type, errors and distance moved in
+            metres, manoeuvre.
+        table: the metrics as one row.
+        on_training_split: the model was trained on a split of this name of this data set.
+    """
+
+    metrics: dict[str, float]
+    per_agent: pd.DataFrame
+    table: pd.DataFrame
+    on_training_split: bool = False
 
 
 @torch.inference_mode()
 def run(
     predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = True
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
-    """Forecast every scene of a split, in order; batches and forecasts stay on the predictor's device.
+    """Forecast every scene of a split, in order; results stay on the predictor's device.
 
-    Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises TrajformerError: the model does not
-    fit the scenes (another clock, for example), scenes have different clocks, or a forecast has wrong shapes, NaN or infinity.
+    Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises
+    TrajformerError: the model does not fit the scenes (another clock, for example), scenes have
+    different clocks, or a forecast has wrong shapes, NaN or infinity.
     """
     if batch_size < 1:
         raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")
-    where, with_map, first = f"{scenes.root}: split '{scenes.split}'", 0, DataSpec()
-    with tqdm(
-        total=len(scenes), unit="scene", desc=scenes.split, disable=not progress, dynamic_ncols=True
-    ) as bar:
+    where = f"{scenes.root}: split '{scenes.split}'"
+    bar = tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress)
+    first_spec: DataSpec | None = None
+    with_map = 0
+    with bar:
         for start in range(0, len(scenes), batch_size):
-            read = [scenes[index] for index in range(start, min(start + batch_size, len(scenes)))]
+            stop = min(start + batch_size, len(scenes))
+            read = [scenes[index] for index in range(start, stop)]
             spec = DataSpec.of(read[0])  # `collate` compares the others with it
             check_scenes(spec, predictor.trained_on, scenes.root)
-            check_scenes(spec, first, scenes.root, "its first scene has")
-            first = first if start else spec
-            with_map += sum(
-                bool(predictor.batch.receives(scene.polyline_kind).any()) for scene in read
-            )
+            first_spec = first_spec or spec
+            check_scenes(spec, first_spec, scenes.root, "its first scene has")
+            for scene in read:
+                with_map += int(predictor.batch.receives(scene.polyline_kind).any())
             batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
-            try:
-                forecast = predictor.model(batch.observation)
-                if not isinstance(forecast, Forecast):
-                    raise TypeError(
-                        f"the model returns {type(forecast).__name__}, expected Forecast"
-                    )
-            except TrajformerError as error:
-                raise TrajformerError(f"{where} does not fit the model: {error}") from error
-            forecast.check(batch.observation)
-            if unusable := forecast.find_not_finite(batch.observation):
-                raise TrajformerError(f"{where}: {unusable}: the forecast has NaN or infinity")
-            forecast = forecast.joint_futures() if predictor.joint else forecast
+            forecast = _forecast(predictor, batch, where)
             yield batch, forecast
             bar.update(len(read))
     warn_about_maps(with_map, len(scenes), predictor.trained_on, where)
+
+
+def _forecast(predictor: Predictor, batch: SceneBatch, where: str) -> Forecast:
+    """The checked forecast of a batch."""
+    try:
+        forecast = predictor.model(batch.observation)
+        if not isinstance(forecast, Forecast):
+            raise TypeError(f"the model returns {type(forecast).__name__}, expected Forecast")
+    except TrajformerError as error:
+        raise TrajformerError(f"{where} does not fit the model: {error}") from error
+    forecast.check(batch.observation)
+    unusable = forecast.find_not_finite(batch.observation)
+    if unusable:
+        raise TrajformerError(f"{where}: {unusable}: the forecast has NaN or infinity")
+    return forecast.joint_futures() if predictor.joint else forecast
 
 
 def evaluate(
@@ -108,77 +118,99 @@ def evaluate(
     batch_size: int = 32,
     progress: bool = False,
 ) -> Evaluation:
-    """Score a model on all agents of a split with a known future, with `batch_size` scenes per forward pass.
+    """Score a model on all agents of a split with a known future.
 
-    The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`, which is put into evaluation mode.
-    `batch` states how scenes become the input of a module, by default as in its checkpoint; a `Predictor` has its own. Raises
-    TrajformerError: no agent of the split has a known future (a test split), or the model does not fit the scenes.
+    The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`, which
+    is put into evaluation mode. `batch` states how scenes become the input of a module, by default
+    as in its checkpoint; a `Predictor` has its own. `batch_size` is the number of scenes per
+    forward pass. Raises TrajformerError: no agent of the split has a known future (a test split),
+    or the model does not fit the scenes.
     """
     import pandas as pd
 
-    from trajformer.evaluation.metrics.collection import (
-        forecast_metrics,  # imports torchmetrics, which takes seconds
-    )
+    # imports torchmetrics, which takes seconds
+    from trajformer.evaluation.metrics.collection import forecast_metrics
 
-    if not isinstance(model, Predictor | nn.Module):
-        raise TypeError(f"model: expected a Predictor or a module, found {type(model).__name__}")
-    if not isinstance(model, Predictor):
-        default = model.batch_config if isinstance(model, Forecaster) else BatchConfig()
-        model = Predictor(
-            model.eval(), batch or default, next(model.parameters(), torch.zeros(())).device
-        )
-    elif batch is not None:
-        raise TypeError("batch is for a plain module, a Predictor has its own")
-    metrics = forecast_metrics().to(model.device)
-    columns, targets = defaultdict[str, list[Any]](list), 0
-    for scene_batch, forecast in run(model, scenes, batch_size=batch_size, progress=progress):
+    predictor = _predictor(model, batch)
+    metrics = forecast_metrics().to(predictor.device)
+    columns = defaultdict[str, list[Any]](list)
+    targets = 0
+    for scene_batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
         metrics.update(forecast, scene_batch)
-        observation = scene_batch.observation
-        targets += int(observation.target_mask.sum())
-        errors, scored = displacement(forecast, scene_batch)
-        kinds = observation.agent_kind.tolist()
-        for b, s in scored.nonzero().tolist():
-            columns["scenario_id"].append(observation.scene_id[b])
-            columns["track_id"].append(observation.agent_id[b][s])
-            columns["type"].append(AgentKind(kinds[b][s]).name.lower())
-        errors.pop("minFDE")  # of all modes
-        pose = observation.pose[:, : observation.num_targets]
-        errors["history_s"], errors["history_m"], errors["future_m"] = _moved(scene_batch)
-        for name, value in errors.items():
-            columns[name] += value[scored].tolist()
-        kind, _ = manoeuvres(
-            scene_batch.truth.position, scene_batch.truth.valid, pose, observation.period_s
-        )
-        columns["manoeuvre"] += [Manoeuvre(value).label for value in kind[scored].tolist()]
+        targets += int(scene_batch.observation.target_mask.sum())
+        for name, values in _rows(forecast, scene_batch).items():
+            columns[name] += values
     if not columns["scenario_id"]:
-        where = f"{scenes.root}: split '{scenes.split}'"
-        if len(scenes) and not targets:
-            raise TrajformerError(
-                f"{where}: has no agent of the kind --agents {model.batch.targets}"
-            )
-        problem = (
-            f"no agent ({model.batch.targets}) with a recorded last step; use predict"
-            if len(scenes)
-            else "no scenes"
-        )
-        raise TrajformerError(f"{where} has no known future to score against: {problem}")
+        reason = _no_agents(scenes, targets, predictor.batch.targets)
+        raise TrajformerError(f"{scenes.root}: split '{scenes.split}'{reason}")
     totals = metrics.compute()
-    known = model.trained_on.contains(scenes[0])
+    known = predictor.trained_on.contains(scenes[0])
     return Evaluation(totals, pd.DataFrame(columns), pd.DataFrame([totals]), known)
 
 
-def _moved(batch: SceneBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Seconds [B, S] since targets were first seen, and the metres that they move in their history and in their future.
+def _predictor(model: Predictor | nn.Module, batch: BatchConfig | None) -> Predictor:
+    if isinstance(model, Predictor):
+        if batch is not None:
+            raise TypeError("batch is for a plain module, a Predictor has its own")
+        return model
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model: expected a Predictor or a module, found {type(model).__name__}")
+    if batch is None:
+        batch = model.batch_config if isinstance(model, Forecaster) else BatchConfig()
+    device = next(model.parameters(), torch.zeros(())).device
+    return Predictor(model.eval(), batch, device)
 
-    Metres are distances between means over half a second, because single positions of recordings are noisy.
+
+def _no_agents(scenes: Scenes, targets: int, kind: str) -> str:
+    """Why no agent of a split can be scored."""
+    if not len(scenes):
+        return " has no known future to score against: no scenes"
+    if not targets:
+        return f": has no agent of the kind --agents {kind}"
+    reason = f"no agent ({kind}) with a recorded last step; use predict"
+    return f" has no known future to score against: {reason}"
+
+
+def _rows(forecast: Forecast, batch: SceneBatch) -> dict[str, list[Any]]:
+    """Columns of the table of agents for the scored agents of a batch."""
+    observation = batch.observation
+    truth = batch.truth
+    errors, scored = displacement(forecast, batch)
+    errors.pop("minFDE")  # of all modes
+    columns: dict[str, list[Any]] = {"scenario_id": [], "track_id": [], "type": []}
+    kinds = observation.agent_kind.tolist()
+    for scene, agent in scored.nonzero().tolist():
+        columns["scenario_id"].append(observation.scene_id[scene])
+        columns["track_id"].append(observation.agent_id[scene][agent])
+        columns["type"].append(AgentKind(kinds[scene][agent]).name.lower())
+    for name, value in (errors | _moved(batch)).items():
+        columns[name] = value[scored].tolist()
+    pose = observation.pose[:, : observation.num_targets]
+    kind, _ = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
+    columns["manoeuvre"] = [Manoeuvre(value).label for value in kind[scored].tolist()]
+    return columns
+
+
+def _moved(batch: SceneBatch) -> dict[str, Tensor]:
+    """Seconds since targets were first seen, and metres that they move until now and from now.
+
+    All are [B, S]. Metres are distances between means over half a second, because single positions
+    of recordings are noisy.
     """
-    o, truth, targets = batch.observation, batch.truth, batch.observation.num_targets
-    position, valid = o.position[:, :targets], o.valid[:, :targets]
-    seen_s = (o.num_history - 1 - valid.int().argmax(-1)) * o.period_s
-    first = first_center(position, valid, o.period_s)
-    last = first_center(position.flip(2), valid.flip(2), o.period_s)
-    end = first_center(truth.position.flip(2), truth.valid.flip(2), o.period_s)
-    return seen_s, (last - first).norm(dim=-1), (end - last).norm(dim=-1)
+    observation = batch.observation
+    truth = batch.truth
+    period_s = observation.period_s
+    position = observation.position[:, : observation.num_targets]
+    valid = observation.valid[:, : observation.num_targets]
+    first_step = valid.int().argmax(-1)
+    first = first_center(position, valid, period_s)
+    last = first_center(position.flip(2), valid.flip(2), period_s)
+    end = first_center(truth.position.flip(2), truth.valid.flip(2), period_s)
+    return {
+        "history_s": (observation.num_history - 1 - first_step) * period_s,
+        "history_m": (last - first).norm(dim=-1),
+        "future_m": (end - last).norm(dim=-1),
+    }
 
 
 def track_forecasts(

@@ -1,15 +1,15 @@
-"""Forecasts on disk: the parquet columns of the Argoverse 2 motion forecasting challenge, one row per mode.
+"""Forecasts on disk: the parquet columns of the Argoverse 2 challenge, one row per mode.
 
-Positions are metres in the city frame (float64); scene and track ids are exactly as in the raw files. Within a
-track, rows are sorted by falling probability, and the probabilities sum to 1. Tracks of one scene may be written in any order.
+Positions are metres in the city frame (float64); scene and track ids are exactly as in the raw
+files. Within a track, rows are sorted by falling probability, and the probabilities sum to 1.
+Tracks of one scene may be written in any order.
 """
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,162 +22,180 @@ from trajformer.errors import TrajformerError
 from trajformer.scenes.files import atomically
 from trajformer.scenes.spec import DataSpec
 
-TRACKS_PER_GROUP = (
-    1024  # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
-)
+# a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
+TRACKS_PER_GROUP = 1024
 FREE_BYTES = 1 << 23  # to write a row group, in addition to its size
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
+_ROWS_PER_BATCH = 8192
 _TEXT = ("scenario_id", "track_id")
 _TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
 _METADATA_KEY = b"trajformer"  # of the properties of the scenes; files of other programs have none
 COLUMNS = (*_TEXT, "probability", *_TRAJECTORY)
 _SCHEMA = pa.schema(
-    [pa.field(name, pa.string()) for name in _TEXT]
-    + [pa.field("probability", pa.float64())]
-    + [pa.field(name, pa.list_(pa.float64())) for name in _TRAJECTORY]
+    [
+        pa.field("scenario_id", pa.string()),
+        pa.field("track_id", pa.string()),
+        pa.field("probability", pa.float64()),
+        pa.field("predicted_trajectory_x", pa.list_(pa.float64())),
+        pa.field("predicted_trajectory_y", pa.list_(pa.float64())),
+    ]
 )
 
 
 @dataclass(frozen=True, eq=False)
 class TrackForecast:
-    """The K possible futures of one track."""
+    """The K possible futures of one track.
+
+    Attributes:
+        scene_id, track_id: ids as in the raw files.
+        probability: float64 [K], not negative, sums to 1.
+        position: float64 [K, F, 2], metres in the city frame, one entry per future step of the
+            scene.
+    """
 
     scene_id: str
     track_id: str
-    probability: np.ndarray  # float64 [K], not negative, sums to 1
-    position: (
-        np.ndarray
-    )  # float64 [K, F, 2], metres in the city frame, one entry per future step of the scene
+    probability: np.ndarray
+    position: np.ndarray
 
 
 def track_forecasts_of(forecast: Forecast, observation: Observation) -> Iterator[TrackForecast]:
     """The modes of each target of a batch, in the order of scenes and targets."""
-    position, probability = (
-        forecast.in_city_frame(observation),
-        forecast.probability().detach().double().cpu().numpy(),
-    )
+    position = forecast.in_city_frame(observation)
+    probability = forecast.probability().detach().double().cpu().numpy()
     for b, s in observation.target_mask.nonzero().tolist():
-        yield TrackForecast(
-            observation.scene_id[b], observation.agent_id[b][s], probability[b, s], position[b, s]
-        )
+        scene_id = observation.scene_id[b]
+        track_id = observation.agent_id[b][s]
+        yield TrackForecast(scene_id, track_id, probability[b, s], position[b, s])
 
 
 def check_forecast(forecast: TrackForecast) -> TrackForecast:
-    """The forecast with modes by falling probability (ties keep their order), normalised, float64 (TrajformerError: wrong)."""
+    """The forecast with modes by falling probability (ties keep their order), normalized, float64.
+
+    Raises TrajformerError: an empty id, wrong shapes, NaN or infinity, or wrong probabilities.
+    """
     probability = np.asarray(forecast.probability, np.float64)
     position = np.asarray(forecast.position, np.float64)
     where = f"forecast of track {forecast.track_id!r} in scene {forecast.scene_id!r}"
     if not forecast.scene_id or not forecast.track_id:
         raise TrajformerError(f"{where}: an id is empty")
     if probability.ndim != 1 or not len(probability):
-        raise TrajformerError(
-            f"{where}: probability has shape {probability.shape}, expected [K] with K >= 1"
-        )
-    if (
-        position.ndim != 3
-        or position.shape[0] != len(probability)
-        or position.shape[2] != 2
-        or not position.shape[1]
-    ):
-        shape = f"[{len(probability)}, F, 2] with F >= 1"
-        raise TrajformerError(f"{where}: position has shape {position.shape}, expected {shape}")
+        shape = f"shape {probability.shape}, expected [K] with K >= 1"
+        raise TrajformerError(f"{where}: probability has {shape}")
+    modes = len(probability)
+    if position.ndim != 3 or position.shape[::2] != (modes, 2) or not position.shape[1]:
+        shape = f"shape {position.shape}, expected [{modes}, F, 2] with F >= 1"
+        raise TrajformerError(f"{where}: position has {shape}")
     if not np.isfinite(position).all() or not np.isfinite(probability).all():
         raise TrajformerError(f"{where}: has NaN or infinity")
     total = probability.sum()
     if (probability < 0).any() or abs(total - 1) > SUM_TOLERANCE:
-        raise TrajformerError(
-            f"{where}: probabilities {probability.tolist()} sum to {total:.4g}, expected 1"
-        )
+        problem = f"probabilities {probability.tolist()} sum to {total:.4g}, expected 1"
+        raise TrajformerError(f"{where}: {problem}")
     order = np.argsort(-probability, kind="stable")
-    return TrackForecast(
-        forecast.scene_id, forecast.track_id, probability[order] / total, position[order]
-    )
+    normalized = probability[order] / total
+    return TrackForecast(forecast.scene_id, forecast.track_id, normalized, position[order])
 
 
-def _group(forecasts: list[TrackForecast]) -> pa.RecordBatch:
-    modes = [len(f.probability) for f in forecasts]
+def _group(forecasts: Sequence[TrackForecast]) -> pa.RecordBatch:
+    """A row group: one row per mode."""
+    modes = [len(forecast.probability) for forecast in forecasts]
+    steps = [forecast.position.shape[1] for forecast in forecasts]
+    scene_id = np.array([forecast.scene_id for forecast in forecasts], object)
+    track_id = np.array([forecast.track_id for forecast in forecasts], object)
+    probability = np.concatenate([forecast.probability for forecast in forecasts])
+    point = np.concatenate([forecast.position.reshape(-1, 2) for forecast in forecasts])
+    offset = pa.array(np.cumsum([0, *np.repeat(steps, modes)]), pa.int32())
     columns = [
-        pa.array(np.repeat(np.array([f.scene_id for f in forecasts], object), modes), pa.string()),
-        pa.array(np.repeat(np.array([f.track_id for f in forecasts], object), modes), pa.string()),
-        pa.array(np.concatenate([f.probability for f in forecasts])),
+        pa.array(np.repeat(scene_id, modes), pa.string()),
+        pa.array(np.repeat(track_id, modes), pa.string()),
+        pa.array(probability),
     ]
-    offsets = pa.array(
-        np.cumsum([0, *np.repeat([f.position.shape[1] for f in forecasts], modes)]), pa.int32()
-    )
-    xy = np.concatenate([f.position.reshape(-1, 2) for f in forecasts])
-    columns += [
-        pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(values))) for values in xy.T
-    ]
+    for axis in (0, 1):
+        values = pa.array(np.ascontiguousarray(point[:, axis]))
+        columns.append(pa.ListArray.from_arrays(offset, values))
     return pa.record_batch(columns, schema=_SCHEMA)
 
 
 def write_forecasts(
     path: Path | str, forecasts: Iterable[TrackForecast], scenes: DataSpec = DataSpec()
 ) -> int:
-    """Write forecasts as they come, atomically, and return the number of tracks; `scenes` is for `read_spec`.
+    """Write forecasts as they come, atomically, and return the number of tracks.
 
-    Raises TrajformerError: a forecast is malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
+    `scenes` are the properties of the scenes, for `read_spec`. Raises TrajformerError: a forecast
+    is malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
     """
-    source, written = iter(forecasts), set[tuple[str, str]]()
+    source = iter(forecasts)
+    written = set[tuple[str, str]]()
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})
     with (
         atomically(Path(path)) as temporary,
         pq.ParquetWriter(str(temporary), schema, compression="snappy") as writer,
     ):
-        while group := list(map(check_forecast, itertools.islice(source, TRACKS_PER_GROUP))):
+        while True:
+            group = [check_forecast(one) for one in itertools.islice(source, TRACKS_PER_GROUP)]
+            if not group:
+                break
             for forecast in group:
-                if (forecast.scene_id, forecast.track_id) in written:
-                    raise TrajformerError(
-                        f"track {forecast.track_id!r} of scene {forecast.scene_id!r} is forecast twice"
-                    )
-                written.add((forecast.scene_id, forecast.track_id))
+                key = (forecast.scene_id, forecast.track_id)
+                if key in written:
+                    name = f"track {forecast.track_id!r} of scene {forecast.scene_id!r}"
+                    raise TrajformerError(f"{name} is forecast twice")
+                written.add(key)
             batch = _group(group)
-            np.empty(
-                FREE_BYTES + 3 * batch.nbytes, np.uint8
-            )  # a MemoryError: without memory, pyarrow ends the process
+            # a MemoryError here: without memory, pyarrow ends the process
+            np.empty(FREE_BYTES + 3 * batch.nbytes, np.uint8)
             writer.write_batch(batch)
     return len(written)
 
 
 def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
-    """All forecasts of a file with the columns of the challenge by scene id, in order of appearance.
+    """All forecasts of a file with the columns of the challenge by scene id, in order.
 
-    Raises TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong type, a NaN or an empty cell,
-    trajectories of unequal length within a track, or probabilities that do not sum to 1.
+    Raises TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong
+    type, a NaN or an empty cell, trajectories of unequal length within a track, or probabilities
+    that do not sum to 1.
     """
     path = Path(path)
     if not path.is_file():
         raise TrajformerError(f"{path}: no such file; make one with `trajformer predict`")
-    tracks: dict[tuple[str, str], list[list[Any]]] = {}
     try:
-        with pq.ParquetFile(path) as file:
-            _check_columns(file.schema_arrow)
-            for batch in file.iter_batches(batch_size=8192, columns=list(COLUMNS)):
-                for scene_id, track_id, *mode in _rows(batch):
-                    tracks.setdefault((scene_id, track_id), []).append(mode)
-        scenes: dict[str, list[TrackForecast]] = {}
-        for (scene_id, track_id), modes in tracks.items():
-            lengths = sorted({len(position) for _, position in modes})
-            if len(lengths) > 1:
-                steps = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
-                raise TrajformerError(
-                    f"track {track_id!r} of scene {scene_id!r}: {steps}, expected one length"
-                )
-            probability, position = (np.array(values) for values in zip(*modes, strict=True))
-            track = check_forecast(TrackForecast(scene_id, track_id, probability, position))
-            scenes.setdefault(scene_id, []).append(track)
+        return _read(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise TrajformerError(
-            f"{path}: not a readable parquet file (cut short or damaged): {reason}"
-        ) from error
+        reason = f"(cut short or damaged): {' '.join(str(error).split())}"
+        raise TrajformerError(f"{path}: not a readable parquet file {reason}") from error
     except TrajformerError as error:
         raise TrajformerError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> dict[str, list[TrackForecast]]:
+    probabilities: dict[tuple[str, str], list[float]] = {}
+    positions: dict[tuple[str, str], list[np.ndarray]] = {}
+    with pq.ParquetFile(path) as file:
+        _check_columns(file.schema_arrow)
+        for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=list(COLUMNS)):
+            for scene_id, track_id, probability, position in _rows(batch):
+                key = (scene_id, track_id)
+                probabilities.setdefault(key, []).append(probability)
+                positions.setdefault(key, []).append(position)
+    scenes: dict[str, list[TrackForecast]] = {}
+    for (scene_id, track_id), modes in positions.items():
+        lengths = sorted({len(position) for position in modes})
+        if len(lengths) > 1:
+            track = f"track {track_id!r} of scene {scene_id!r}"
+            steps = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
+            raise TrajformerError(f"{track}: {steps}, expected one length")
+        weights = np.array(probabilities[scene_id, track_id])
+        forecast = TrackForecast(scene_id, track_id, weights, np.array(modes))
+        scenes.setdefault(scene_id, []).append(check_forecast(forecast))
     return scenes
 
 
 def read_spec(path: Path) -> DataSpec:
-    """Properties of the scenes of a readable forecast file, unknown if another program wrote it (TrajformerError: damaged)."""
+    """Properties of the scenes of a readable forecast file (TrajformerError: damaged).
+
+    They are unknown if another program wrote the file.
+    """
     metadata = pq.read_schema(path).metadata or {}
     try:
         return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))
@@ -186,40 +204,57 @@ def read_spec(path: Path) -> DataSpec:
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    if missing := [name for name in COLUMNS if name not in schema.names]:
+    missing = [name for name in COLUMNS if name not in schema.names]
+    if missing:
         raise TrajformerError(f"not a forecast file: no column {', '.join(missing)}")
-    if twice := [name for name in COLUMNS if schema.names.count(name) > 1]:
-        raise TrajformerError(f"not a forecast file: two columns {', '.join(twice)}")
-    is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    repeated = [name for name in COLUMNS if schema.names.count(name) > 1]
+    if repeated:
+        raise TrajformerError(f"not a forecast file: two columns {', '.join(repeated)}")
     for name in COLUMNS:
         kind = schema.field(name).type
         if name in _TEXT:
-            inner, expected = kind.value_type if pa.types.is_dictionary(kind) else kind, "text"
-            matches = pa.types.is_string(inner) or pa.types.is_large_string(inner)
+            expected, matches = "text", _is_text(kind)
         elif name in _TRAJECTORY:
-            expected, matches = (
-                "lists of floats",
-                any(check(kind) for check in is_list) and pa.types.is_floating(kind.value_type),
-            )
+            expected, matches = "lists of floats", _is_list_of_floats(kind)
         else:
             expected, matches = "floats", pa.types.is_floating(kind)
         if not matches:
             raise TrajformerError(f"column {name} holds {kind}, expected {expected}")
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list_of_floats(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    is_list = any(test(kind) for test in tests)
+    return is_list and bool(pa.types.is_floating(kind.value_type))
+
+
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str, float, np.ndarray]]:
     """Scene id, track id, probability and positions [F, 2] of each row."""
-    if empty := [name for name in COLUMNS if batch.column(name).null_count]:
+    empty = [name for name in COLUMNS if batch.column(name).null_count]
+    if empty:
         raise TrajformerError(f"column {empty[0]} has an empty cell")
-    length_x, length_y = (
-        pc.list_value_length(batch.column(name)).to_numpy() for name in _TRAJECTORY
-    )
-    scene_id, track_id, probability = (batch.column(name).to_pylist() for name in COLUMNS[:3])
-    for row in np.flatnonzero(length_x != length_y)[:1]:
+    scene_id = batch.column("scenario_id").to_pylist()
+    track_id = batch.column("track_id").to_pylist()
+    probability = batch.column("probability").to_pylist()
+    x, length_x = _flatten(batch.column("predicted_trajectory_x"))
+    y, length_y = _flatten(batch.column("predicted_trajectory_y"))
+    unequal = np.flatnonzero(length_x != length_y)
+    if len(unequal):
+        row = unequal[0]
         where = f"track {track_id[row]!r} of scene {scene_id[row]!r}"
         raise TrajformerError(f"{where}: {length_x[row]} values of x but {length_y[row]} of y")
-    xy = np.stack(
-        [batch.column(name).flatten().to_numpy(zero_copy_only=False) for name in _TRAJECTORY], -1
-    )
-    pieces = np.split(xy.astype(np.float64), np.cumsum(length_x)[:-1])
+    points = np.stack([x, y], -1).astype(np.float64)
+    pieces = np.split(points, np.cumsum(length_x)[:-1])
     return zip(scene_id, track_id, probability, pieces, strict=True)
+
+
+def _flatten(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """All values of a column of lists, and the length of each list."""
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    return values, pc.list_value_length(column).to_numpy()

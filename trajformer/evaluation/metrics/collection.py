@@ -1,8 +1,9 @@
-"""The metrics of forecasts on a store, the same ones in validation during training and in `trajformer evaluate`.
+"""The metrics of forecasts on a store, the same in validation and in `trajformer evaluate`.
 
-To add a metric, write a function (forecast, batch) -> `Figures` and add one line with its names to `METRICS`. Figures that are
-not means need a `torchmetrics.Metric` with `update(forecast, batch)` and a `compute()` that returns figures by name. Other
-packages add metrics with an entry point of the group `trajformer.metrics`.
+To add a metric, write a function (forecast, batch) -> `Metrics` and add one line with its names to
+`METRICS`. Metrics that are not means need a `torchmetrics.Metric` with `update(forecast, batch)`
+and a `compute()` that returns values by name. Other packages add metrics with an entry point of the
+group `trajformer.metrics`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +24,12 @@ from trajformer.evaluation.metrics.plausibility import Plausibility
 
 
 class Means(Metric):
-    """Means of the figures named `names`, in this order, over all entries that count, over batches and processes.
+    """Means of metrics over all entries that count, over batches and processes.
 
-    `figures` gives the values of a batch by name. `compute()` gives {count: number of entries, name: mean ...}, NaN if no entry
-    counts. A figure that was in no batch is left out, and the result is empty if all were.
+    Args:
+        metrics: gives the values of a batch by name.
+        count: name of the number of entries.
+        names: of the metrics, in this order.
     """
 
     full_state_update = False
@@ -38,10 +41,13 @@ class Means(Metric):
         self, metrics: Callable[[Forecast, SceneBatch], Metrics], count: str, names: Sequence[str]
     ) -> None:
         super().__init__()
-        self.metrics, self.count_name, self.names = metrics, count, names
-        self.add_state("total", torch.zeros(len(names), dtype=torch.float64), dist_reduce_fx="sum")
+        self.metrics = metrics
+        self.count_name = count
+        self.names = names
+        size = len(names)
+        self.add_state("total", torch.zeros(size, dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("given", torch.zeros(len(names), dtype=torch.int64), dist_reduce_fx="max")
+        self.add_state("given", torch.zeros(size, dtype=torch.int64), dist_reduce_fx="max")
 
     def update(self, forecast: Forecast, batch: SceneBatch) -> None:
         """Add a batch."""
@@ -53,24 +59,25 @@ class Means(Metric):
         self.count += counts.sum()
 
     def compute(self) -> dict[str, float]:
-        """The number of entries and the means."""
+        """{count: number of entries, name: mean ...}, NaN if no entry counts.
+
+        A metric that was in no batch is left out, and the result is empty if all were.
+        """
         if not self.given.any():
             return {}
-        given = zip(
-            self.names, (self.total / self.count).tolist(), self.given.tolist(), strict=True
-        )
-        return {self.count_name: int(self.count)} | {
-            name: mean for name, mean, known in given if known
-        }
+        means = (self.total / self.count).tolist()
+        given = self.given.tolist()
+        metrics: dict[str, float] = {self.count_name: int(self.count)}
+        for index, name in enumerate(self.names):
+            if given[index]:
+                metrics[name] = means[index]
+        return metrics
 
 
-_WORLD_NAMES = [
-    f"{name}6" for name in ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "avgBrierMinFDE")
-]
+_AGENT_NAMES = [f"{name}{k}" for k in KS for name in NAMES]
+_WORLD_NAMES = ["avgMinFDE6", "avgMinADE6", "actorMR6", "actorCR6", "avgBrierMinFDE6"]
 METRICS: dict[str, Callable[[], Metric]] = {
-    "displacement": partial(
-        Means, displacement, "num_agents", [*(f"{name}{k}" for k in KS for name in NAMES), "minFDE"]
-    ),
+    "displacement": partial(Means, displacement, "num_agents", [*_AGENT_NAMES, "minFDE"]),
     "multi_world": partial(Means, multi_world_of_joint, "num_scenes", _WORLD_NAMES),
     "plausibility": Plausibility,
 }
@@ -78,21 +85,24 @@ METRICS |= load_plugins("trajformer.metrics")
 
 
 class AllMetrics(MetricCollection):
-    """All metrics as one; torchmetrics would rename all figures if two metrics had one of the same name."""
+    """All metrics as one; torchmetrics would rename all values if two metrics had a common name."""
 
     def compute(self) -> dict[str, Any]:
-        """The figures of all metrics; of counts with the same name the first (TrajformerError: other figures have one name)."""
+        """The values of all metrics; of counts with the same name the first.
+
+        Raises TrajformerError: two metrics have another name in common.
+        """
         metrics: dict[str, Any] = {}
         for metric, part in self.items(keep_base=True):
             for name, value in part.compute().items():
                 if name in metrics and not name.startswith("num_"):
-                    raise TrajformerError(
-                        f"metric {metric}: another metric has a figure of the name {name}"
-                    )
+                    reason = f"another metric has a figure of the name {name}"
+                    raise TrajformerError(f"metric {metric}: {reason}")
                 metrics.setdefault(name, value)
         return metrics
 
 
 def forecast_metrics() -> AllMetrics:
-    """All metrics as one: `update(forecast, batch)`, and `compute()` gives {"num_agents": n, "minADE6": ..., ...}."""
-    return AllMetrics({name: make() for name, make in METRICS.items()}, compute_groups=False)
+    """All metrics as one: `update(forecast, batch)`; `compute()` gives {"minADE6": ..., ...}."""
+    metrics: dict[str, Any] = {name: make() for name, make in METRICS.items()}
+    return AllMetrics(metrics, compute_groups=False)

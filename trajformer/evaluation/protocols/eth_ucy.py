@@ -26,7 +26,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import run
 from trajformer.evaluation.metrics.collection import Means
 from trajformer.evaluation.metrics.displacement import Metrics, agent_errors, separate_minima
-from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collided, world_errors
+from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collisions, world_errors
 from trajformer.evaluation.protocols.benchmark import Row, as_text
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.files import atomically
@@ -194,7 +194,7 @@ def crowd_metrics(forecast: Forecast, batch: SceneBatch) -> Metrics:
         metrics[f"{name.replace('ADE', 'JADE').replace('FDE', 'JFDE')}_{K}"] = value[
             :, None
         ].expand(valid.shape[:2])
-    hit = collided(
+    hit = collisions(
         forecast.in_batch_frame(), valid[..., -1], PEDESTRIAN_COLLISION_M, between_steps=True
     )
     return metrics | {f"collision_rate_{K}": hit.double().mean(-1)}, valid[..., -1]
@@ -224,7 +224,7 @@ def recorded_collision_rate(test_set: TestSet) -> float:
     for scene in test_set.windows:
         future = torch.from_numpy(scene.position[scored(scene), NUM_HISTORY:])[None, :, None]
         actors = torch.ones(future.shape[:2], dtype=torch.bool)
-        hits += collided(future, actors, PEDESTRIAN_COLLISION_M, between_steps=True).sum().item()
+        hits += collisions(future, actors, PEDESTRIAN_COLLISION_M, between_steps=True).sum().item()
     return hits / COUNTS[test_set.name][1]
 
 

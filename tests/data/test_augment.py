@@ -12,9 +12,9 @@ from support.tensors import differing, edit, generator, tensors
 from torch import Tensor
 
 from data_prep.readers.kinematics import difference_velocity, estimate_motion
-from trajformer.data import augment as augmentation
+from trajformer.data import augment_agents, augment_space, augment_time
 from trajformer.data.augment import AugmentConfig, augment
-from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, SceneBatch, collate
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.scenes.geometry import rotate, wrap
 from trajformer.scenes.scene import LaneFlag, Scene
@@ -76,7 +76,7 @@ def test_a_seed_determines_the_result_and_the_input_is_unchanged(batch: SceneBat
 
 
 def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
-    mirrored = augmentation.flip(batch, generator(), 1.0)
+    mirrored = augment_space.flip(batch, generator(), 1.0)
     left, right = tensors(batch), tensors(mirrored)
     for name in METRIC:
         assert torch.equal(right[name], left[name] * torch.tensor([1.0, -1.0])), name
@@ -94,10 +94,10 @@ def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
         chosen = left["polyline_flags"] == old
         assert chosen.any() and (right["polyline_flags"][chosen] == new).all()
     assert differing(batch, mirrored) == {*MOTION, "pose", "target", "polyline", "polyline_flags"}
-    assert differing(augmentation.flip(mirrored, generator(), 1.0), batch) == set()
+    assert differing(augment_space.flip(mirrored, generator(), 1.0), batch) == set()
     chosen, mixed = (
         torch.rand(4, generator=generator(2)) < 0.5,
-        augmentation.flip(batch, generator(2), 0.5),
+        augment_space.flip(batch, generator(2), 0.5),
     )
     assert chosen.any() and not chosen.all()
     for number, flipped in enumerate(chosen.tolist()):
@@ -108,11 +108,11 @@ def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
 
 
 def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
-    rotated = augmentation.rotate(batch, generator(3), math.pi)
+    rotated = augment_space.rotate(batch, generator(3), math.pi)
     angle = (2 * torch.rand(4, generator=generator(3)) - 1) * math.pi
     assert angle.abs().min() > 0.05
     small = wrap(
-        augmentation.rotate(batch, generator(3), 0.3).observation.pose - batch.observation.pose
+        augment_space.rotate(batch, generator(3), 0.3).observation.pose - batch.observation.pose
     )[..., 2]
     torch.testing.assert_close(
         small, (-angle[:, None] * 0.3 / math.pi) * batch.observation.agent_mask, atol=1e-5, rtol=0
@@ -137,7 +137,7 @@ def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
 
 @pytest.mark.parametrize("probability", [0.5, 1.0])
 def test_agent_dropout_hides_context_agents_only(batch: SceneBatch, probability: float) -> None:
-    fewer = augmentation.drop_agents(batch, generator(), probability)
+    fewer = augment_agents.drop_agents(batch, generator(), probability)
     before, after = tensors(batch), tensors(fewer)
     gone = before["agent_mask"] & ~after["agent_mask"]
     assert gone.any() and not (after["agent_mask"] & ~before["agent_mask"]).any()
@@ -151,7 +151,7 @@ def test_agent_dropout_hides_context_agents_only(batch: SceneBatch, probability:
 
 
 def test_lane_dropout_hides_polylines_only(batch: SceneBatch) -> None:
-    fewer = augmentation.drop_lanes(batch, generator(), 0.5)
+    fewer = augment_agents.drop_lanes(batch, generator(), 0.5)
     before, after = batch.observation.polyline_mask, fewer.observation.polyline_mask
     assert 0.3 < after.sum() / before.sum() < 0.7 and not (after & ~before).any()
     assert torch.equal(fewer.observation.polyline[after], batch.observation.polyline[after])
@@ -160,10 +160,10 @@ def test_lane_dropout_hides_polylines_only(batch: SceneBatch) -> None:
 
 
 def test_hidden_agents_and_polylines_are_removed_and_the_others_stay(batch: SceneBatch) -> None:
-    hidden = augmentation.drop_lanes(
-        augmentation.drop_agents(batch, generator(), 0.7), generator(1), 0.7
+    hidden = augment_agents.drop_lanes(
+        augment_agents.drop_agents(batch, generator(), 0.7), generator(1), 0.7
     )
-    small, before = augmentation.shrink(hidden), hidden.observation
+    small, before = augment_agents.shrink(hidden), hidden.observation
     o, targets = small.observation, before.num_targets
     assert o.polyline_mask.sum(1).max() == o.polyline_mask.shape[1] < before.polyline_mask.shape[1]
     assert (
@@ -178,15 +178,15 @@ def test_hidden_agents_and_polylines_are_removed_and_the_others_stay(batch: Scen
     )
     for scene in range(small.num_scenes):
         for names, mask in (
-            (augmentation.AGENT_FIELDS, "agent_mask"),
-            (augmentation.POLYLINE_FIELDS, "polyline_mask"),
+            (AGENT_FIELDS, "agent_mask"),
+            (POLYLINE_FIELDS, "polyline_mask"),
         ):
             for name in names:
                 shown = (getattr(x, name)[scene][getattr(x, mask)[scene]] for x in (o, before))
                 assert torch.equal(*shown), name
         ids = (list(compress(x.agent_id[scene], x.agent_mask[scene])) for x in (o, before))
         assert next(ids) == next(ids)
-    assert augmentation.shrink(small) is small
+    assert augment_agents.shrink(small) is small
 
 
 @pytest.mark.parametrize("steps", [4, 8, 100])
@@ -201,7 +201,7 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
     step = torch.arange(10)
     any_hidden, max_hidden = False, False
     for seed in range(10):
-        masked = augmentation.mask_history(batch, generator(seed), 1.0, steps)
+        masked = augment_time.mask_history(batch, generator(seed), 1.0, steps)
         kept = masked.observation.valid
         assert not (kept & ~valid).any()
         hidden = valid & ~kept
@@ -219,7 +219,7 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
 
 
 def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: SceneBatch) -> None:
-    noisy = augmentation.jitter_positions(batch, generator(1), 0.5)
+    noisy = augment_space.jitter_positions(batch, generator(1), 0.5)
     before, after = tensors(batch), tensors(noisy)
     assert differing(batch, noisy) == {"position", "velocity"}
     moved, change = after["position"] - before["position"], after["velocity"] - before["velocity"]
@@ -237,7 +237,7 @@ def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: 
     }
     many = edit(batch, scene_id=("",) * 400, **repeated)
     moved = (
-        augmentation.jitter_positions(many, generator(), 0.5).observation.position
+        augment_space.jitter_positions(many, generator(), 0.5).observation.position
         - many.observation.position
     )
     spread = torch.stack(
@@ -255,7 +255,7 @@ def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
     }
     assert len(per_agent) == 8
     for seed in range(8):
-        small = augmentation.crop(batch, generator(seed), 4)
+        small = augment_agents.crop(batch, generator(seed), 4)
         cropped = small.observation
         assert cropped.agent_mask.shape[1] == 4
         assert (
@@ -284,16 +284,16 @@ def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
                 set(row.topk(len(rows), largest=False).indices.tolist()) for row in distance
             ]
     assert len(seen[2]) > 4  # the targets differ
-    assert augmentation.crop(batch, generator(), observation.agent_mask.shape[1]) is batch
+    assert augment_agents.crop(batch, generator(), observation.agent_mask.shape[1]) is batch
     crowded = edit(batch, pose=torch.zeros_like(observation.pose))  # all positions are equal
     assert all(
-        augmentation.crop(crowded, generator(seed), 1).observation.target_mask.all()
+        augment_agents.crop(crowded, generator(seed), 1).observation.target_mask.all()
         for seed in range(8)
     )
 
 
 def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
-    scaled = augmentation.scale(batch, generator(), 0.2)
+    scaled = augment_space.scale(batch, generator(), 0.2)
     before, after = tensors(batch), tensors(scaled)
     factor = after["target"].flatten(1).norm(dim=1) / before["target"].flatten(1).norm(dim=1)
     assert ((factor >= 0.8) & (factor <= 1.2)).all() and factor.unique().numel() == 4
@@ -307,7 +307,7 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
 
 
 def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
-    noisy = augmentation.jitter_headings(batch, generator(), 0.1)
+    noisy = augment_space.jitter_headings(batch, generator(), 0.1)
     assert differing(batch, noisy) == {"pose"}
     mask, before, after = (
         batch.observation.agent_mask,
@@ -331,7 +331,7 @@ def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
     straight = edit(
         batch, position=position, velocity=speed, target=path[:, :, history:]
     )  # at constant velocity
-    fast = augmentation.tempo(straight, generator(), limit)
+    fast = augment_time.tempo(straight, generator(), limit)
     factor = fast.observation.velocity[:, 0, -1, 0] / 3.0
     assert 1 - limit <= factor.min() < 1 - limit / 2 and 1 + limit / 2 < factor.max() <= 1 + limit
     expected = (
@@ -346,14 +346,14 @@ def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
     last = (o.num_future / factor.clamp(min=1)).floor().long()
     assert torch.equal(fast.truth.valid[:, 0].sum(-1), last) and truth.valid.all()
     assert torch.equal(
-        tensors(augmentation.tempo(batch, generator(), 0.0))["target"], truth.position
+        tensors(augment_time.tempo(batch, generator(), 0.0))["target"], truth.position
     )
 
 
 def test_a_target_without_a_step_at_the_new_tempo_is_removed() -> None:
     """Scored agents may be lost early; a state between steps needs both of them."""
     seen_once = hide(hide(make_scene(12), 1, slice(0, 5)), 1, slice(6, 10))
-    result = augmentation.tempo(collate([seen_once] * 64), generator(), 0.3)
+    result = augment_time.tempo(collate([seen_once] * 64), generator(), 0.3)
     o, truth = result.observation, result.truth
     assert not o.valid[:, 1].any() and not truth.valid[:, 1].any()
     assert not (o.target_mask & ~o.agent_mask[:, : o.num_targets]).any()
@@ -371,7 +371,10 @@ def test_moving_targets_are_kept_also_if_they_have_several_futures() -> None:
         target=torch.stack([still, truth.position], 2),
         target_valid=torch.stack([truth.valid] * 2, 2),
     )
-    left, right = augmentation.thin(batch, generator(), 3), augmentation.thin(both, generator(), 3)
+    left, right = (
+        augment_agents.thin(batch, generator(), 3),
+        augment_agents.thin(both, generator(), 3),
+    )
     assert left.observation.agent_id == right.observation.agent_id
     assert torch.equal(left.truth.position, right.truth.position[:, :, 1])
 
@@ -379,7 +382,7 @@ def test_moving_targets_are_kept_also_if_they_have_several_futures() -> None:
 def test_a_batch_without_targets_is_not_cropped(batch: SceneBatch) -> None:
     o, truth = batch.observation, batch.truth.map(lambda value: value[:, :0])
     empty = SceneBatch(replace(o, target_mask=o.target_mask[:, :0]), truth)
-    assert augmentation.crop(empty, generator(), 3) is empty
+    assert augment_agents.crop(empty, generator(), 3) is empty
 
 
 # ---- temporal shift ---------------------------------------------------------------------------------------------------
@@ -388,7 +391,7 @@ def test_a_batch_without_targets_is_not_cropped(batch: SceneBatch) -> None:
 def shifted(batch: SceneBatch, count: int) -> SceneBatch:
     """All scenes, observed `count` steps earlier."""
     for _ in range(count):
-        batch = augmentation.shift(batch, generator(), 1.0, 1)
+        batch = augment_time.shift(batch, generator(), 1.0, 1)
     return batch
 
 
@@ -501,20 +504,20 @@ def test_a_missing_future_of_several_stays_missing() -> None:
 
 def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
     batch = collate([make_scene(12), hide(make_scene(seed=3), 1, slice(3, 9))])
-    before, after = tensors(batch), tensors(augmentation.shift(batch, generator(), 1.0, 1))
+    before, after = tensors(batch), tensors(augment_time.shift(batch, generator(), 1.0, 1))
     assert not torch.equal(after["position"][0], before["position"][0])
     assert all(torch.equal(after[name][1], before[name][1]) for name in before)
-    assert differing(augmentation.shift(batch, generator(), 0.0, 8), batch) == set()
+    assert differing(augment_time.shift(batch, generator(), 0.0, 8), batch) == set()
 
 
 def test_shifts_have_the_requested_lengths_and_leave_half_a_second() -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(64)])
     for steps, longest in ((3, 3), (100, 5)):
-        removed = 10 - augmentation.shift(batch, generator(), 1.0, steps).observation.valid[
+        removed = 10 - augment_time.shift(batch, generator(), 1.0, steps).observation.valid[
             :, 0
         ].sum(-1)
         assert removed.unique().tolist() == list(range(1, longest + 1))
     short = collate([make_scene(num_history=5)])
-    assert augmentation.shift(short, generator(), 1.0, 8) is short
+    assert augment_time.shift(short, generator(), 1.0, 8) is short
     half = augment(batch, replace(NONE, shift=0.5, shift_steps=3), generator())
     assert 16 < (half.observation.valid[:, 0].sum(-1) < 10).sum() < 48

@@ -9,7 +9,8 @@ import torch
 from support.scenes import STATES, hide, make_scene, transform_scene, varied_scenes
 from support.tensors import draw, edit, generator, tensors
 
-from trajformer.data.augment import shift, thin
+from trajformer.data.augment_agents import thin
+from trajformer.data.augment_time import shift
 from trajformer.data.batch import Observation, collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, Frame

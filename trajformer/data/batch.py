@@ -220,3 +220,8 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
     truth_pose = with_axes(truth.position.ndim - 2)  # there may be an axis of several futures
     position = to_frame(truth.position, truth_pose) * truth.valid[..., None]
     return SceneBatch(observation, Truth(position, truth.valid))
+
+
+def append_axes(value: Tensor, ndim: int) -> Tensor:
+    """The value with axes of length 1 appended, so that it has `ndim` axes."""
+    return value.reshape(*value.shape, *[1] * (ndim - value.ndim))

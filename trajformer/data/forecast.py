@@ -109,7 +109,7 @@ class Forecast:
         return self
 
     def find_not_finite(self, observation: Observation) -> str:
-        """The first target with NaN or infinity in its positions or probabilities, or an empty text."""
+        """The first target with NaN or infinity in positions or probabilities, or an empty text."""
         is_finite = self.position.isfinite().flatten(2).all(-1)
         is_finite &= self.probability().isfinite().all(-1)
         invalid = (observation.target_mask & ~is_finite).nonzero()

@@ -1,13 +1,16 @@
-"""From a store to batches: a data set with batches as items, the order of scenes, and a loader with or without workers.
+"""From a store to batches: data sets with batches as items, the order of scenes, and a loader.
 
-In an epoch, every scene is used once, in steps of nearly equal size, with scenes of similar size in one step. A step is one
-update of the weights by all processes together. The scenes of a step depend on the seed, the epoch, the number of scenes and
-steps, and the sizes of the scenes; processes only divide a step. Therefore an epoch can resume at any step, also with another
-number of processes if the number of steps stays the same.
+In an epoch, every scene is used once, in steps of nearly equal size, with scenes of similar size in
+one step. A step is one update of the weights by all processes together. The scenes of a step depend
+on the seed, the epoch, the number of scenes and steps, and the sizes of the scenes; processes only
+divide a step. Therefore an epoch can resume at any step, also with another number of processes if
+the number of steps stays the same.
 
-Workers import only this module and its dependencies, not the training framework, so that they start quickly.
+Workers import only this module and its dependencies, not the training framework, so that they start
+quickly.
 """
 
+import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +26,9 @@ from trajformer.data.sample import BatchConfig, Sample, branched, samples
 from trajformer.errors import TrajformerError
 from trajformer.scenes.store import SceneStore
 
-AXES = {
-    "agents": "agent_mask",
-    "polylines": "polyline_mask",
-    "targets": "target_mask",
-}  # padded axes of a batch
-MAX_PADDING = 0.25  # share of padding in a batch that needs no further sorting
+# padded axes of a batch, with their masks
+AXES = {"agents": "agent_mask", "polylines": "polyline_mask", "targets": "target_mask"}
+MAX_PADDING = 0.25  # fraction of padding in a batch that needs no further sorting
 READ_SIZE = 32  # scenes that are read together to measure their sizes
 Sizes = Callable[[np.ndarray], np.ndarray]  # scene indices [n] -> their lengths int [n, axes]
 
@@ -47,8 +47,13 @@ class SceneDataset(Dataset[SceneBatch]):
         *,
         cache: bool = False,
     ) -> None:
-        self.store, self.config, self.cache, self.name = store, config, cache, str(store.root)
-        self.size = len(store) if limit is None else min(limit, len(store))
+        self.store = store
+        self.config = config
+        self.cache = cache
+        self.name = str(store.root)
+        self.size = len(store)
+        if limit is not None:
+            self.size = min(limit, self.size)
         self.cached: dict[int, Sample] = {}
         self.lengths: np.ndarray | None = None  # int32 [size, AXES], -1: not measured yet
 
@@ -87,15 +92,16 @@ class SceneDataset(Dataset[SceneBatch]):
         unknown = indices[self.lengths[indices, 0] < 0].tolist()
         for start in range(0, len(unknown), READ_SIZE):
             chunk = unknown[start : start + READ_SIZE]
-            for index, made in zip(chunk, self._samples(chunk), strict=True):
-                self.lengths[index] = [len(made.padded[name]) for name in AXES.values()]
+            for index, sample in zip(chunk, self._samples(chunk), strict=True):
+                self.lengths[index] = [len(sample.padded[mask]) for mask in AXES.values()]
         return self.lengths[indices]
 
 
 class BranchDataset(SceneDataset):
-    """A `SceneDataset` in which scenes with a common past are one item with all their futures (`sample.branched`).
+    """A `SceneDataset` in which scenes with a common past are one item with all their futures.
 
-    Such scenes are neighbours in the store, and their ids differ only after the last dot.
+    Such an item is a sample of `branched`. Its scenes are neighbours in the store, and their ids
+    differ only after the last dot.
     """
 
     def __init__(
@@ -106,14 +112,8 @@ class BranchDataset(SceneDataset):
         *,
         cache: bool = False,
     ) -> None:
-        pasts = [name.rpartition(".")[0] or name for name in store.scene_ids()]
-        starts = [
-            index for index, past in enumerate(pasts) if not index or past != pasts[index - 1]
-        ]
-        self.groups = [range(a, b) for a, b in zip(starts, [*starts[1:], len(pasts)], strict=True)][
-            :limit
-        ]
-        self.futures = max(map(len, self.groups), default=1)
+        self.groups = _group_by_past(store.scene_ids())[:limit]
+        self.futures = max([len(group) for group in self.groups], default=1)
         super().__init__(store, config, len(self.groups), cache=cache)
 
     @property
@@ -122,20 +122,39 @@ class BranchDataset(SceneDataset):
         return self.groups[-1].stop
 
     def _read(self, indices: Sequence[int]) -> list[Sample]:
-        read = super()._read
-        return [branched(read(self.groups[index]), self.futures) for index in indices]
+        made = []
+        for index in indices:
+            samples_of_past = super()._read(self.groups[index])
+            made.append(branched(samples_of_past, self.futures))
+        return made
+
+
+def _group_by_past(scene_ids: Sequence[str]) -> list[range]:
+    """Indices of the scenes of each past; ids of such scenes differ only after the last dot."""
+    groups: list[range] = []
+    previous = None
+    for index, scene_id in enumerate(scene_ids):
+        past = scene_id.rpartition(".")[0] or scene_id
+        if past == previous:
+            groups[-1] = range(groups[-1].start, index + 1)
+        else:
+            groups.append(range(index, index + 1))
+        previous = past
+    return groups
 
 
 def count_steps(scenes: int, batch_size: int, world: int = 1) -> int:
-    """Number of steps in an epoch in which each of `world` processes takes at most `batch_size` scenes per step.
+    """Number of steps in an epoch.
 
-    Every process gets at least one scene in every step. Raises TrajformerError: there are fewer scenes than processes.
+    Each of `world` processes takes at most `batch_size` scenes per step. Every process gets at
+    least one scene in every step. Raises TrajformerError: there are fewer scenes than processes.
     """
     if scenes < world:
         raise TrajformerError(
             f"{scenes} scenes are not enough for {world} processes; lower trainer.devices"
         )
-    return min(-(-scenes // (batch_size * world)), scenes // world)
+    steps = math.ceil(scenes / (batch_size * world))
+    return min(steps, scenes // world)
 
 
 @dataclass(frozen=True)
@@ -154,8 +173,9 @@ class SequentialOrder:
 class EpochShuffle:
     """A new random order in every epoch.
 
-    The shuffled scenes are cut into pools of `pool` steps. Within a pool, scenes of similar size share a step, and the steps
-    come in random order. `sizes` is called once per pool, when the pool is needed, and never with a pool of one step.
+    The shuffled scenes are cut into pools of `pool` steps. Within a pool, scenes of similar size
+    share a step, and the steps come in random order. `sizes` is called once per pool, when the pool
+    is needed, and never with a pool of one step.
     """
 
     scenes: int
@@ -166,58 +186,67 @@ class EpochShuffle:
 
     def epoch(self, number: int, first: int = 0) -> Iterator[np.ndarray]:
         """The scenes of each step of an epoch, from step `first` on."""
-        steps = np.array_split(
-            np.random.default_rng((self.seed, number)).permutation(self.scenes), self.steps
-        )
-        pools = -(-self.steps // self.pool)
-        cuts = [index * self.steps // pools for index in range(pools + 1)]
+        shuffled = np.random.default_rng((self.seed, number)).permutation(self.scenes)
+        steps = np.array_split(shuffled, self.steps)
+        num_pools = math.ceil(self.steps / self.pool)
+        cuts = [index * self.steps // num_pools for index in range(num_pools + 1)]
         for start, end in pairwise(cuts):
-            if end > first:
-                pool = steps[start:end]
-                if self.pool > 1:
-                    scenes = np.concatenate(pool)
-                    pool = group_by_size(scenes, [len(step) for step in pool], self.sizes(scenes))
-                    order = np.random.default_rng((self.seed, number, start)).permutation(len(pool))
-                    pool = [pool[index] for index in order]
-                yield from pool[max(first - start, 0) :]
+            if end <= first:
+                continue
+            pool = steps[start:end]
+            if self.pool > 1:
+                pool = self._regroup(pool, np.random.default_rng((self.seed, number, start)))
+            yield from pool[max(first - start, 0) :]
+
+    def _regroup(self, pool: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+        """The steps of a pool with scenes of similar size in each, in random order."""
+        scenes = np.concatenate(pool)
+        counts = [len(step) for step in pool]
+        groups = group_by_size(scenes, counts, self.sizes(scenes))
+        return [groups[index] for index in rng.permutation(len(groups))]
 
 
 def group_by_size(scenes: np.ndarray, counts: list[int], sizes: np.ndarray) -> list[np.ndarray]:
     """Divide shuffled scenes [n] into groups of `counts` scenes with similar `sizes` [n, axes].
 
-    Splits the scenes in halves, each time along the axis that saves the most padding; all axes have the same weight. Scenes that
-    fit into a batch with less padding than `MAX_PADDING` stay in random order, because further sorting would only make the
-    scenes of a step more similar.
+    Splits the scenes in halves, each time along the axis that saves the most padding; all axes have
+    the same weight. Scenes that fit into a batch with less padding than `MAX_PADDING` stay in
+    random order, because further sorting would only make the scenes of a step more similar.
     """
     relative = sizes / np.maximum(sizes.mean(0), 1e-9)
 
-    def halve(rows: np.ndarray, counts: list[int]) -> list[np.ndarray]:
-        longest = relative[rows].max(0)
-        if len(counts) == 1 or (relative[rows].mean(0) >= (1 - MAX_PADDING) * longest).all():
+    def padded_size(rows: np.ndarray) -> float:
+        """Size of a batch of these scenes, padding included."""
+        return len(rows) * relative[rows].max(0).sum()
+
+    def divide(rows: np.ndarray, counts: list[int]) -> list[np.ndarray]:
+        """Divide the scenes `rows` into groups of `counts` scenes."""
+        largest = relative[rows].max(0)
+        has_little_padding = (relative[rows].mean(0) >= (1 - MAX_PADDING) * largest).all()
+        if len(counts) == 1 or has_little_padding:
             return np.split(scenes[rows], np.cumsum(counts)[:-1])
         middle = len(counts) // 2
-        left = sum(counts[:middle])
-        orders = (
-            rows[np.argsort(relative[rows, axis], kind="stable")]
-            for axis in range(relative.shape[1])
-        )
-        halves = [(np.sort(order[:left]), np.sort(order[left:])) for order in orders]
-        a, b = min(
-            halves, key=lambda pair: sum(len(half) * relative[half].max(0).sum() for half in pair)
-        )
-        return halve(a, counts[:middle]) + halve(b, counts[middle:])
+        num_first = sum(counts[:middle])
+        halves = []
+        for axis in range(relative.shape[1]):
+            order = rows[np.argsort(relative[rows, axis], kind="stable")]
+            halves.append((np.sort(order[:num_first]), np.sort(order[num_first:])))
+        first, second = min(halves, key=lambda pair: padded_size(pair[0]) + padded_size(pair[1]))
+        return divide(first, counts[:middle]) + divide(second, counts[middle:])
 
-    return halve(np.arange(len(scenes)), counts)
+    return divide(np.arange(len(scenes)), counts)
 
 
 def padding(batches: Iterable[np.ndarray], sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """Entries filled by scenes, and all entries of the batches including padding: two int64 [axes].
+    """Entries filled by scenes, and all entries of the batches with padding: two int64 [axes].
 
-    The number of entries of a batch on an axis is the number of its scenes times the length of its longest scene.
+    The number of entries of a batch on an axis is the number of its scenes times the length of its
+    longest scene.
     """
     lengths = [sizes(batch).astype(np.int64) for batch in batches]
     filled = sum(length.sum(0) for length in lengths)
-    return np.asarray(filled), np.asarray(sum(len(length) * length.max(0) for length in lengths))
+    entries = sum(len(length) * length.max(0) for length in lengths)
+    return np.asarray(filled), np.asarray(entries)
 
 
 class RankSampler:
@@ -226,15 +255,22 @@ class RankSampler:
     def __init__(
         self, order: SequentialOrder | EpochShuffle, rank: int = 0, world: int = 1
     ) -> None:
-        self.order, self.rank, self.world = order, rank, world
-        self.number = self.first = 0
+        self.order = order
+        self.rank = rank
+        self.world = world
+        self.number = 0  # of the epoch
+        self.first = 0  # step of the next iteration
 
     def start_at(self, epoch: int, step: int = 0) -> None:
         """Start the next iteration at a step of an epoch."""
-        self.number, self.first = epoch, step
+        self.number = epoch
+        self.first = step
 
     def set_epoch(self, epoch: int) -> None:
-        """Change to another epoch. Lightning calls this at the start of each; the present epoch keeps its position."""
+        """Change to another epoch; the present epoch keeps its position.
+
+        Lightning calls this at the start of each epoch.
+        """
         if epoch != self.number:
             self.start_at(epoch)
 
@@ -250,10 +286,11 @@ class RankSampler:
 def make_loader(
     data: Any, sampler: RankSampler, workers: int = 0, *, pinned: bool = False
 ) -> DataLoader[Any]:
-    """Batches in the order of `sampler`, read by `workers` processes; their number does not change the order.
+    """Batches in the order of `sampler`, read by `workers` processes.
 
-    There is at most one worker per core, because more are slower and PyTorch warns about them. Each reads two batches ahead. With
-    `pinned`, for a GPU, a thread copies them to pinned memory.
+    The number of workers does not change the order. There is at most one worker per core, because
+    more are slower and PyTorch warns about them. Each reads two batches ahead. With `pinned`, for a
+    GPU, a thread copies them to pinned memory.
     """
     workers = min(workers, os.cpu_count() or 1)
     return DataLoader(
@@ -269,5 +306,8 @@ def make_loader(
 
 
 def _start_worker(number: int) -> None:
-    """Ignore Ctrl-C in a worker: the training process handles it and still needs the batches of its present step."""
+    """Ignore Ctrl-C in a worker.
+
+    The training process handles it and still needs the batches of its present step.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trajformer.data.augment import take_agents
+from trajformer.data.augment_agents import take_agents
 from trajformer.data.batch import (
     AGENT_FIELDS,
     POLYLINE_FIELDS,

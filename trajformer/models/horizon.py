@@ -15,14 +15,19 @@ from trajformer.scenes.geometry import rotate
 def check_lengths(
     observation: Observation, num_future: int, max_history: int | None = None
 ) -> None:
-    """Check the horizon, and that the history is not longer than `max_history` (TrajformerError: other lengths)."""
+    """Check the numbers of future and observed steps.
+
+    Raises TrajformerError: the horizon is not `num_future`, or the history is longer than
+    `max_history`.
+    """
     if observation.num_future != num_future:
         raise TrajformerError(
             f"scenes have {observation.num_future} future steps, the model predicts {num_future}"
         )
     if max_history is not None and observation.num_history > max_history:
         raise TrajformerError(
-            f"scenes have {observation.num_history} observed steps, the model has max_history {max_history}"
+            f"scenes have {observation.num_history} observed steps, "
+            f"the model has max_history {max_history}"
         )
 
 
@@ -31,26 +36,29 @@ def world_features(observation: Observation, x: Tensor) -> Tensor:
     return masked_mean(x, observation.target_mask[..., None, None], 1)
 
 
+def future_time(observation: Observation) -> Tensor:
+    """Times [F] of the future steps, in seconds after the last observed step."""
+    step = torch.arange(1, observation.num_future + 1, device=observation.position.device)
+    return step * observation.period_s
+
+
 def constant_velocity_path(observation: Observation) -> Tensor:
-    """Positions [B, S, 1, F, 2] for a constant velocity, the last observed one, in the frame of each target."""
-    targets = slice(0, observation.num_targets)
-    velocity = rotate(last_velocity(observation)[:, targets], -observation.pose[:, targets, 2])
-    time = (
-        torch.arange(1, observation.num_future + 1, device=velocity.device) * observation.period_s
-    )
-    return velocity[:, :, None, None] * time[:, None]
+    """Positions [B, S, 1, F, 2] at the last observed velocity, in the frame of each target."""
+    targets = observation.num_targets
+    heading = observation.pose[:, :targets, 2]
+    velocity = rotate(last_velocity(observation)[:, :targets], -heading)
+    return velocity[:, :, None, None] * future_time(observation)[:, None]
 
 
 def forecast_from_offsets(observation: Observation, offset: Tensor, score: Tensor) -> Forecast:
-    """A forecast in the frame of each target: cumulated offsets are added to the positions at constant velocity.
+    """A forecast in the frame of each target, as offsets from the path at constant velocity.
 
-    `offset` [B, S, K, F * 2] is from step to step, in metres; `score` is [B, S, K, 1] of modes, or [B, K, 1] of worlds.
+    Args:
+        observation: the input of the model.
+        offset: [B, S, K, F * 2], metres, from step to step; they are cumulated.
+        score: [B, S, K, 1] of modes, or [B, K, 1] of worlds.
     """
     offset = offset.unflatten(-1, (observation.num_future, 2)).float()
+    position = constant_velocity_path(observation) + offset.cumsum(-2)
     pose = observation.pose[:, : observation.num_targets]
-    return Forecast(
-        constant_velocity_path(observation) + offset.cumsum(-2),
-        score.squeeze(-1).float(),
-        Frame.AGENT,
-        pose,
-    )
+    return Forecast(position, score.squeeze(-1).float(), Frame.AGENT, pose)

@@ -61,16 +61,19 @@ class SE2FormerLossConfig(LossConfig, positive=("temperature_m", "huber_m")):
         truth = _truth_in_target_frames(batch)
         weight = self._weights(batch, truth.position)
 
-        # The modes of joint forecasts have one error for the scene, others one for each target.
+        # Joint modes have one error for all targets of the scene that count.
         counted = weight > 0 if proposals.is_joint else None
-        proposed = _distances(proposals.proposed, truth)
+        proposed = _distances(proposals.proposed, truth)  # [B, S, K + 1, F]
         refined = _distances(proposals.refined, truth)
-        mode_error = _mean_error(proposed, truth) + _end_error(proposed, truth)
-        mode_error = _over_scene(mode_error[..., :-1], counted)
+
+        # The winner of each set of modes has the smallest error before its correction.
+        error = _mean_error(proposed, truth) + _end_error(proposed, truth)
+        mode_error = _over_scene(error[..., :-1], counted)  # [B, S or 1, K]
         winners = [mode_error[..., :size].argmin(-1) for size in model.config.winner_sets]
 
-        mode_end_error = _over_scene(_end_error(refined, truth)[..., :-1], counted).detach()
-        target = (-mode_end_error / self.temperature_m).softmax(-1)  # [B, S or 1, K]
+        # Scores learn which modes end near the truth after their correction.
+        end_error = _over_scene(_end_error(refined, truth)[..., :-1], counted).detach()
+        target = (-end_error / self.temperature_m).softmax(-1)  # [B, S or 1, K]
         logit = _logit_of_targets(proposals.logit)
         terms = {
             "proposal": self._path_error(proposed, winners, truth),

@@ -408,7 +408,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     ) -> WorldProbabilities:
         """The mixture of joint futures, without a gradient for the modes (not with `joint`)."""
         assert self.worlds is not None
-        feature, logit = proposals.feature.detach(), proposals.logit.detach()
+        feature = proposals.feature.detach()
+        logit = proposals.logit.detach()
         return self.worlds(feature, logit, proposals.frames, target_mask)
 
 

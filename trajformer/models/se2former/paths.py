@@ -20,6 +20,7 @@ from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import half_second
 from trajformer.data.loading import SceneDataset
 from trajformer.errors import TrajformerError
+from trajformer.models.horizon import future_time
 from trajformer.models.se2former.features import Motion
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
@@ -82,9 +83,7 @@ def base_path(observation: Observation, motion: Motion, mean: Tensor | float = 0
     first, last = _half_second_means(observation, motion)
     scale = _motion_scale(first, last, observation.period_s)[..., None, None, None]
     velocity = motion.velocity[:, : observation.num_targets, None, None]
-    time = torch.arange(1, observation.num_future + 1, device=velocity.device)
-    time = time * observation.period_s
-    moving = velocity * time[:, None] + mean
+    moving = velocity * future_time(observation)[:, None] + mean
     resting = last[:, :, None, None, :2]
     return BasePath(scale * moving + (1 - scale) * resting, scale)
 
@@ -163,11 +162,8 @@ def turn(vector: Tensor, direction: Tensor) -> Tensor:
 
 def turn_back(vector: Tensor, direction: Tensor) -> Tensor:
     """The inverse of `turn`."""
-    x, y = vector.unbind(-1)
-    cos, sin = direction.unbind(-1)
-    turned_x = torch.addcmul(x * cos, y, sin)
-    turned_y = torch.addcmul(y * cos, x, sin, value=-1)
-    return torch.stack([turned_x, turned_y], -1)
+    opposite = torch.stack([direction[..., 0], -direction[..., 1]], -1)
+    return turn(vector, opposite)
 
 
 def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tensor]:
@@ -196,7 +192,8 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
 
 def _residuals(batch: SceneBatch) -> tuple[Tensor, Tensor]:
     """Residuals [N, F, 2] of the targets that count, then those of the focal agents again."""
-    observation, truth = batch.observation, batch.truth
+    observation = batch.observation
+    truth = batch.truth
     targets = observation.num_targets
     path = to_frame(truth.position, observation.pose[:, :targets, None])
     moves = path[..., -1, :].norm(dim=-1) > _MIN_PATH_M

@@ -1,11 +1,12 @@
 """Forecaster for crowds of pedestrians: K futures of all agents in one pass.
 
-The observed steps of an agent attend to each other, the agent attends to its neighbors, and an MLP gives all K modes. Positions
-are in the frame of the agent (x along its net displacement), divided by its mean step length, so that the model is independent of
-direction and, to some extent, of speed. It uses neither a map nor the kind of agent.
+The observed steps of an agent attend to each other, the agent attends to its neighbors, and an MLP
+gives all K modes. Positions are in the frame of the agent (x along its net displacement), divided
+by its mean step length, so that the model is independent of direction and, to some extent, of
+speed. It uses neither a map nor the kind of agent.
 
-Modes are trained by winner-takes-all, which is the set loss with one future. Augmentation with position noise
-(`AugmentConfig.noise_m`) is important, because data sets differ in their noise.
+Modes are trained by winner-takes-all, which is the set loss with one future. Augmentation with
+position noise (`AugmentConfig.noise_m`) is important, because data sets differ in their noise.
 """
 
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,13 @@ from trajformer.models.modes import consensus
 from trajformer.models.tokens import mlp, neighbors, take
 from trajformer.scenes.geometry import rotate, to_frame
 
+_MIN_STEP_M = 1e-3  # a shorter mean step has no direction
+_POSITION_SCALE = 0.3  # of positions in units of the mean step, for features of the order of one
+_DISTANCE_SCALE_M = 3.0  # relative positions of neighbors are divided by it
+_NEAR_M = 0.3  # added to the distance of a neighbor before its inverse is taken
+_LOGIT_LEAD = 1e-3  # of mode 0 over the best other mode
+_SINGLE_WEIGHT = 0.1  # default weight of the single prediction in the set loss
+
 
 @dataclass(frozen=True)
 class CrowdConfig(
@@ -42,10 +50,11 @@ class CrowdConfig(
         block: shape of all transformer blocks.
         time_layers: encoder layers over the observed steps of an agent.
         social_layers: layers of attention to neighbors; 0 predicts each agent independently.
-        radius_m, max_neighbors: maximum distance and number of neighbors, including the agent itself.
+        radius_m, max_neighbors: maximum distance and number of neighbors, including the agent
+            itself.
         max_history: longest history, which determines the number of learned positions.
-        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. An agent is at rest if no
-            known step is longer than a fifth of it.
+        step_m: lower bound of the unit of length: unit^2 = (mean step length)^2 + step_m^2. An
+            agent is at rest if no known step is longer than a fifth of it.
         consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation.
     """
 
@@ -65,42 +74,58 @@ class CrowdConfig(
 
 @dataclass(frozen=True, eq=False)
 class AgentTracks:
-    """Tracks of agents, each in the frame of the agent."""
+    """Tracks of agents, each in the frame of the agent.
 
-    pose: Tensor  # [B, A, 3], in the batch frame: last observed position; direction of the net displacement, or the heading
-    unit: Tensor  # [B, A], unit of length in metres, about the mean step length
-    rest: Tensor  # bool [B, A], steps are known, and none is longer than a fifth of `step_m`
-    step: (
-        Tensor  # [B, A, H, 2], displacements of a step in metres; means over gaps, zero if unknown
-    )
-    known: Tensor  # bool [B, A, H], True for known displacements
-    xy: Tensor  # [B, A, H, 2], positions in metres
+    Attributes:
+        pose: [B, A, 3], in the batch frame: the last observed position, and the direction of the
+            net displacement, or the heading of an agent without displacement.
+        unit: [B, A], unit of length in metres, about the mean step length.
+        rest: bool [B, A], steps are known, and none is longer than a fifth of `step_m`.
+        step: [B, A, H, 2], displacements of a step in metres; means over gaps, zero if unknown.
+        known: bool [B, A, H], True for known displacements.
+        position: [B, A, H, 2], metres.
+    """
+
+    pose: Tensor
+    unit: Tensor
+    rest: Tensor
+    step: Tensor
+    known: Tensor
+    position: Tensor
 
 
 def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
-    """Transform the observed track of each agent to its frame; `step_m` is the lower bound of the unit of length."""
-    valid, end = observation.valid, observation.pose[..., :2]
-    first, last = valid.int().argmax(-1), last_valid(valid)
+    """Transform the observed track of each agent to its frame.
+
+    `step_m` is the lower bound of the unit of length, in metres.
+    """
+    valid = observation.valid
+
+    # The frame: x is along the mean step from the first to the last observed position.
+    first = valid.int().argmax(-1)
+    last = last_valid(valid)
     start = observation.position.take_along_dim(first[..., None, None], 2).squeeze(2)
+    end = observation.pose[..., :2]
     mean_step = (end - start) / (last - first).clamp(min=1)[..., None]
     length = mean_step.norm(dim=-1)
-    moved = length > 1e-3  # others have no direction and keep their heading
+    moved = length > _MIN_STEP_M
+    # The gradient of atan2 is not finite at the origin.
     angle = torch.atan2(mean_step[..., 1], torch.where(moved, mean_step[..., 0], 1.0))
     angle = torch.where(moved, angle, observation.pose[..., 2])
     pose = torch.cat([end, angle[..., None]], -1)
-    number = torch.arange(valid.shape[-1], device=valid.device)
-    before = F.pad(
-        torch.where(valid, number, -1).cummax(-1).values[..., :-1], (1, 0), value=-1
-    )  # step in which it was seen last
+    position = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
+
+    # Displacements from the step in which the agent was seen before, per step of the gap.
+    index = torch.arange(valid.shape[-1], device=valid.device)
+    last_seen = torch.where(valid, index, -1).cummax(-1).values
+    before = F.pad(last_seen[..., :-1], (1, 0), value=-1)
     known = valid & (before >= 0)
-    xy = to_frame(observation.position, pose[:, :, None]) * valid[..., None]
-    step = (
-        (xy - xy.take_along_dim(before.clamp(min=0)[..., None], 2))
-        / (number - before)[..., None]
-        * known[..., None]
-    )
+    position_before = position.take_along_dim(before.clamp(min=0)[..., None], 2)
+    step = (position - position_before) / (index - before)[..., None] * known[..., None]
+
     rest = known.any(-1) & (step.norm(dim=-1).amax(-1) <= step_m / 5)
-    return AgentTracks(pose, (length.square() + step_m**2).sqrt(), rest, step, known, xy)
+    unit = (length.square() + step_m**2).sqrt()
+    return AgentTracks(pose, unit, rest, step, known, position)
 
 
 class History(nn.Module):
@@ -115,19 +140,21 @@ class History(nn.Module):
 
     def forward(self, tracks: AgentTracks, valid: Tensor) -> Tensor:
         """The token of the last step [B, A, D]; `valid` [B, A, H] masks unseen steps."""
-        unit, known = tracks.unit[..., None, None], tracks.known[..., None].float()
-        scale = unit.log().expand_as(known)
-        tokens = self.token(
-            torch.cat([0.3 * tracks.xy / unit, tracks.step / unit, known, scale], -1)
-        )  # [B, A, H, D]
-        tokens = (
-            tokens + self.time()[-tokens.shape[2] :]
-        )  # positions count back from the last observed step
+        unit = tracks.unit[..., None, None]
+        known = tracks.known[..., None].float()
+        position = _POSITION_SCALE * tracks.position / unit
+        features = [position, tracks.step / unit, known, unit.log().expand_as(known)]
+        tokens = self.token(torch.cat(features, -1))  # [B, A, H, D]
+        # Learned positions count back from the last observed step.
+        tokens = tokens + self.time()[-tokens.shape[2] :]
         return self.encoder.token(tokens, -1, valid[:, :, None])
 
 
 class NeighborAttention(nn.Module):
-    """Targets attend to the agents near them; keys encode relative position and velocity in the frame of the target."""
+    """Targets attend to the agents near them.
+
+    Keys encode relative position and velocity in the frame of the target.
+    """
 
     def __init__(self, config: CrowdConfig) -> None:
         super().__init__()
@@ -139,30 +166,36 @@ class NeighborAttention(nn.Module):
     def forward(self, x: Tensor, tracks: AgentTracks, observation: Observation) -> Tensor:
         """Features of the targets [B, S, D] to the same shape."""
         index, near = neighbors(observation, self.config.radius_m, self.config.max_neighbors)
-        pose = tracks.pose[:, : observation.num_targets]
-        velocity = (
-            rotate(tracks.step[:, :, -1], tracks.pose[..., 2]) / observation.period_s
-        )  # in the batch frame
-        velocity = rotate(
-            take(velocity, index), -pose[:, :, None, 2]
-        )  # [B, S, n, 2], in the frame of the target
-        relative = (
-            velocity
-            - (tracks.step[:, : observation.num_targets, -1] / observation.period_s)[:, :, None]
-        )
-        point = to_frame(take(tracks.pose[..., :2], index), pose[:, :, None])
-        distance = point.norm(dim=-1, keepdim=True)
-        tokens = self.token(
-            torch.cat([point / 3, distance / 3, 1 / (distance + 0.3), velocity, relative], -1)
-        )
-        out = self.attention.sublayer(
-            self.attention.pre(x)[:, :, None], tokens, mask=near[:, :, None]
-        )
-        return self.feedforward(self.attention.post(x, out.squeeze(2)))
+        tokens = self.token(_neighbor_features(tracks, index, observation.period_s))
+        query = self.attention.pre(x)[:, :, None]
+        out = self.attention.sublayer(query, tokens, mask=near[:, :, None])
+        x = self.attention.post(x, out.squeeze(2))
+        return self.feedforward(x)
+
+
+def _neighbor_features(tracks: AgentTracks, index: Tensor, period_s: float) -> Tensor:
+    """Features [B, S, n, 8] of neighbors `index` [B, S, n] in the frame of the target.
+
+    They are position, distance, inverse distance, velocity and relative velocity.
+    """
+    targets = index.shape[1]
+    pose = tracks.pose[:, :targets, None]
+    point = to_frame(take(tracks.pose[..., :2], index), pose)
+    distance = point.norm(dim=-1, keepdim=True)
+    inverse = 1 / (distance + _NEAR_M)
+
+    last_step = tracks.step[:, :, -1]
+    in_batch_frame = rotate(last_step, tracks.pose[..., 2]) / period_s
+    velocity = rotate(take(in_batch_frame, index), -pose[..., 2])  # [B, S, n, 2]
+    target_velocity = last_step[:, :targets] / period_s
+    relative = velocity - target_velocity[:, :, None]
+
+    features = [point / _DISTANCE_SCALE_M, distance / _DISTANCE_SCALE_M, inverse]
+    return torch.cat([*features, velocity, relative], -1)
 
 
 class CrowdForecaster(Forecaster, config=CrowdConfig):
-    """Observation -> Forecast in the frame of each target."""
+    """Observation -> Forecast in the frame of each target; mode 0 is the single prediction."""
 
     def __init__(self, config: CrowdConfig) -> None:
         super().__init__()
@@ -175,46 +208,51 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         self.score = mlp(width, width, config.modes, norm=False)
 
     def choose_loss(self, config: Any | None) -> Any:
-        """The set loss has to train the first mode as the single prediction (TrajformerError: `single` is 0)."""
-        config = SetLossConfig(single=0.1) if config is None else config
+        """The set loss has to train the first mode as the single prediction.
+
+        Raises TrajformerError: `single` is 0.
+        """
+        if config is None:
+            return SetLossConfig(single=_SINGLE_WEIGHT)
         if not config.single:
             raise TrajformerError(
-                "loss.set.single: 0, but the first mode of this model is its single prediction; use 0.1"
+                "loss.set.single: 0, but the first mode of this model is its single prediction; "
+                f"use {_SINGLE_WEIGHT}"
             )
         return config
 
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        tracks, targets = agent_tracks(observation, self.config.step_m), observation.num_targets
+        tracks = agent_tracks(observation, self.config.step_m)
+        targets = observation.num_targets
         x = self.history(tracks, observation.valid)[:, :targets]
         for layer in self.social:
             x = layer(x, tracks, observation)
         x = self.norm(x)
-        offset = (
-            self.trajectory(x)
-            .float()
-            .unflatten(-1, (self.config.modes, self.config.num_future, 2))
-            .cumsum(-2)
-        )
-        straight = (
-            torch.arange(1, self.config.num_future + 1, device=x.device)[:, None]
-            * tracks.step[:, :targets, -1:]
-        )
-        if not self.training:  # a network moves agents at rest a little, which makes mode 0 worse than constant velocity
-            none = tracks.rest[:, :targets, None] & (
-                torch.arange(self.config.modes, device=x.device) == 0
-            )
-            offset = offset.masked_fill(none[..., None, None], 0.0)
+
+        # Offsets from the path that repeats the last step.
+        steps = self.trajectory(x).float()
+        offset = steps.unflatten(-1, (self.config.modes, self.config.num_future, 2)).cumsum(-2)
+        if not self.training:
+            # A network moves agents at rest a little, so that mode 0 would be worse than rest.
+            first_mode = torch.arange(self.config.modes, device=x.device) == 0
+            rests = tracks.rest[:, :targets, None] & first_mode
+            offset = offset.masked_fill(rests[..., None, None], 0.0)
         offset = offset * tracks.unit[:, :targets, None, None, None]  # [B, S, K, F, 2]
-        forecast = Forecast(
-            straight[:, :, None] + offset,
-            self.score(x).float(),
-            Frame.AGENT,
-            tracks.pose[:, :targets],
-        )
+        number = torch.arange(1, self.config.num_future + 1, device=x.device)
+        straight = number[:, None] * tracks.step[:, :targets, -1:]  # [B, S, F, 2]
+        position = straight[:, :, None] + offset
+
+        pose = tracks.pose[:, :targets]
+        forecast = Forecast(position, self.score(x).float(), Frame.AGENT, pose)
         if self.training:
             return forecast
-        logit = consensus(forecast, self.config.consensus_m).logit
-        most = logit.amax(-1, keepdim=True) + 1e-3  # mode 0 is the most probable mode
-        return replace(forecast, logit=torch.cat([most, logit[..., 1:]], -1))
+        return _with_first_mode_best(consensus(forecast, self.config.consensus_m))
+
+
+def _with_first_mode_best(forecast: Forecast) -> Forecast:
+    """The forecast with mode 0 as the most probable mode."""
+    logit = forecast.logit
+    highest = logit.amax(-1, keepdim=True) + _LOGIT_LEAD
+    return replace(forecast, logit=torch.cat([highest, logit[..., 1:]], -1))

@@ -22,13 +22,15 @@ class Forecaster(nn.Module):
     Attributes:
         losses: config classes of the losses that the model supports, the default first.
         joint: mode k of all targets is one joint future of the scene, with one probability.
-        equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and shifted predictions. If
-            False, predictions are translation-equivariant only.
-        partial: a training step may leave parameters without a gradient; distributed training must know this.
-        trained: methods that the loss calls instead of the model; they are compiled with it.
-        outer: endings of the names of matrices that read features or give results; Muon does not optimise them.
+        equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and
+            shifted predictions. If False, predictions are translation-equivariant only.
+        find_unused_parameters: a training step may leave parameters without a gradient;
+            distributed training must know this.
+        compiled_methods: methods that the loss calls instead of the model; they are compiled too.
+        muon_exclude: endings of the names of matrices that read features or give results; Muon
+            does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
-        trained_on: clock, horizon, unit, map and origin of its training scenes, from its checkpoint.
+        trained_on: clock, horizon, unit, map and origin of the training scenes, from a checkpoint.
         batch_config: how scenes become its input, from its checkpoint.
     """
 
@@ -47,29 +49,45 @@ class Forecaster(nn.Module):
             config.model = cls
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile `forward` and the methods `trained`."""
+        """Compile `forward` and the methods `compiled_methods`."""
         super().compile(*args, **kwargs)
         for name in self.compiled_methods:
+            # An attribute of the instance precedes the method; `nn.Module` must not register it.
             self.__dict__[name] = torch.compile(getattr(self, name), *args, **kwargs)
 
     def prepare(
         self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
     ) -> None:
-        """Fit constants of the model to the training data, once before training. The default does nothing.
+        """Fit constants of the model to the training data, once before training.
 
-        Store the results in parameters or buffers, so that checkpoints contain them. The same arguments must give the same
-        results, because resumed runs and all processes of a distributed run call this method. `first_stage` is the model of the
-        recipe's `first_stage`, or None. Raises TrajformerError: the data or the first stage cannot be used.
+        The default does nothing. Store the results in parameters or buffers, so that checkpoints
+        contain them. The same arguments must give the same results, because resumed runs and all
+        processes of a distributed run call this method.
+
+        Args:
+            scenes: the training scenes.
+            seed: of random numbers.
+            first_stage: the model of the recipe's `first_stage`, or None.
+
+        Raises TrajformerError: the data or the first stage cannot be used.
         """
 
     def choose_loss(self, config: Any | None) -> Any:
-        """The loss of a training: `config`, or the default if it is None (TrajformerError: its values do not fit)."""
-        return self.losses[0]() if config is None else config
+        """The loss config of a training: `config`, or the default if it is None.
+
+        Raises TrajformerError: the values of the config do not fit the model.
+        """
+        if config is None:
+            return self.losses[0]()
+        return config
 
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
-    """Base class of the configs of models; `class Tiny(Forecaster, config=TinyConfig)` names the model that a config builds."""
+    """Base class of the configs of models.
+
+    `class Tiny(Forecaster, config=TinyConfig)` names the model that a config builds.
+    """
 
     model: ClassVar[type[Any]]
 
@@ -96,7 +114,7 @@ class SceneModelConfig(
         num_future: F, steps to predict.
         modes: K, number of modes in evaluation.
         max_history: longest history, which determines the number of learned positions.
-        steps_per_token: consecutive steps or displacements of an agent in a token; the papers have 1.
+        steps_per_token: consecutive steps or displacements in a token of an agent (papers: 1).
         map_radius_m, max_polylines: maximum distance and number of the polylines around a target.
         map_width: width inside the polyline subgraph.
     """
@@ -115,10 +133,12 @@ class TargetModelConfig(SceneModelConfig, positive=("max_neighbors",)):
     """Shared fields of models that encode the surroundings of each target with one kind of block.
 
     Attributes:
-        consensus_m: in evaluation, modes are scored by `modes.consensus` with this temperature, which should equal the
-            temperature of the confidence loss; 0 keeps the scores of the network.
+        consensus_m: in evaluation, modes are scored by `modes.consensus` with this temperature,
+            which should equal the temperature of the confidence loss; 0 keeps the scores of the
+            network.
         block: shape of all transformer blocks.
-        social_radius_m, max_neighbors: maximum distance and number of the agents around a target, including itself.
+        social_radius_m, max_neighbors: maximum distance and number of the agents around a target,
+            including itself.
     """
 
     consensus_m: float = 1.0
@@ -129,14 +149,19 @@ class TargetModelConfig(SceneModelConfig, positive=("max_neighbors",)):
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A model that is ready to run."""
+    """A model that is ready to run.
 
-    model: nn.Module  # in evaluation mode, on `device`
-    batch: BatchConfig = field(
-        default_factory=BatchConfig
-    )  # settings that turn scenes into its input
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of the model
-    joint: bool = False  # predict joint futures of the whole scene
+    Attributes:
+        model: in evaluation mode, on `device`.
+        batch: settings that turn scenes into its input.
+        device: of the model.
+        joint: predict joint futures of the whole scene.
+    """
+
+    model: nn.Module
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    joint: bool = False
 
     @property
     def trained_on(self) -> DataSpec:

@@ -38,7 +38,9 @@ def world_features(observation: Observation, x: Tensor) -> Tensor:
 
 def future_time(observation: Observation) -> Tensor:
     """Times [F] of the future steps, in seconds after the last observed step."""
-    step = torch.arange(1, observation.num_future + 1, device=observation.position.device)
+    position = observation.position
+    steps = observation.num_future
+    step = torch.arange(1, steps + 1, device=position.device, dtype=position.dtype)
     return step * observation.period_s
 
 

@@ -1,4 +1,10 @@
-"""Selection and scoring of a forecast's modes: end-point suppression, consensus, coverage, aggregation."""
+"""Selection and scoring of a forecast's modes.
+
+- `endpoint_nms` selects modes whose end points are apart (mmTransformer).
+- `consensus` scores modes by their expected end-point error.
+- `coverage` orders equally likely samples such that the first ones represent all samples.
+- `aggregate` merges modes (Wayformer).
+"""
 
 from dataclasses import dataclass, replace
 
@@ -10,39 +16,51 @@ from trajformer.core.blocks import masked_mean
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
 
-_TIE = 1e-3  # relative weight of the tie-break in `coverage`: more than rounding, less than a relevant difference
+# Relative weight of the tie-break in `coverage`: more than rounding, less than a relevant
+# difference.
+_TIE = 1e-3
 _MIN_SPREAD_M = 0.01  # smaller sums of distances are rounding errors
 
 
 def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecast:
-    """Greedy non-maximum suppression of end points: the `num_modes` most probable modes at least `radius_m` apart.
+    """Greedy non-maximum suppression of end points (mmTransformer, section 3.4).
 
-    If fewer modes survive, the most probable suppressed modes are added, so that each agent keeps `num_modes` modes. Gradients
-    flow through the selected modes, not through the selection. (mmTransformer, section 3.4.)
+    Selects the `num_modes` most probable modes that are at least `radius_m` apart. If fewer modes
+    survive, the most probable suppressed modes are added, so that each agent keeps `num_modes`
+    modes. Gradients flow through the selected modes, not through the selection.
     """
     end = forecast.position[..., -1, :].detach()
     close = pairwise_distances(end, end) < radius_m  # [B, S, K, K]
-    # Modes are compared by rank (K for the most probable), which is exact where small probabilities would be tied.
-    rank = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True).argsort(-1)
-    rest = (forecast.num_modes - rank).float()
-    suppressed = torch.zeros_like(rest)  # ranks of suppressed modes, used if no other mode is left
+
+    # Modes are compared by rank (K for the most probable), which is exact where small
+    # probabilities would be tied.
+    order = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True)
+    rank = (forecast.num_modes - order.argsort(-1)).float()
+
+    # Ranks of modes that can be chosen, and of suppressed ones, which are chosen if no other mode
+    # is left; a chosen mode has rank 0 and then -1.
+    remaining = rank
+    suppressed = torch.zeros_like(rank)
     chosen = []
     for _ in range(num_modes):
-        best = torch.where(rest > 0, rest + forecast.num_modes, suppressed).argmax(-1, keepdim=True)
+        preference = torch.where(remaining > 0, remaining + forecast.num_modes, suppressed)
+        best = preference.argmax(-1, keepdim=True)
         chosen.append(best)
         near = close.take_along_dim(best[..., None], 2).squeeze(2)
-        suppressed = torch.where(near & (rest > 0), rest, suppressed).scatter(2, best, -1.0)
-        rest = rest.masked_fill(near, 0.0).scatter(2, best, 0.0)
+        suppressed = torch.where(near & (remaining > 0), remaining, suppressed)
+        suppressed = suppressed.scatter(2, best, -1.0)
+        remaining = remaining.masked_fill(near, 0.0).scatter(2, best, 0.0)
     return forecast.select(torch.cat(chosen, -1))
 
 
 def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
     """Score each mode by its expected end-point error: softmax(-E[distance] / temperature).
 
-    Several modes that are close together share probability, so that the most probable mode may not be the best single prediction.
-    The expected end-point error of mode k is sum_j p_j |end_k - end_j|, which K = 1 metrics measure. Scores trained towards
-    softmax(-FDE / temperature) keep their scale if the temperature equals the one of the confidence loss; 0 keeps the scores of
-    the forecast.
+    Several modes that are close together share probability, so that the most probable mode may not
+    be the best single prediction. The expected end-point error of mode k is
+    sum_j p_j |end_k - end_j|, which K = 1 metrics measure. Scores trained towards
+    softmax(-FDE / temperature) keep their scale if the temperature equals the one of the confidence
+    loss; 0 keeps the scores of the forecast.
     """
     if not temperature_m:
         return forecast
@@ -55,35 +73,49 @@ def consensus(forecast: Forecast, temperature_m: float) -> Forecast:
 def coverage(
     forecast: Forecast, together: Tensor | None = None, guess: Tensor | None = None
 ) -> Forecast:
-    """Score equally likely samples such that, for any k, the k most probable samples represent all samples (greedy k-medoids).
+    """Score equally likely samples such that, for any k, the k best ones represent all samples.
 
-    The first sample has the smallest mean end-point distance to all others, or ends nearest to `guess` [B, S, F, 2], the best
-    single prediction. Each further sample reduces the mean distance from a sample to the nearest selected one the most;
-    probabilities are proportional to this reduction (plus 1 cm). Samples with equal reductions are ordered by their mean distance
-    to all others. Agents `together`, bool [B, S], have joint samples: mode k of them is one world, scored by means over them.
+    This is greedy k-medoids. The first sample has the smallest mean end-point distance to all
+    others, or ends nearest to `guess`. Each further sample reduces the mean distance from a sample
+    to the nearest selected one the most. Probabilities are proportional to this reduction (plus
+    1 cm). Samples with equal reductions are ordered by their mean distance to all others.
+
+    Args:
+        forecast: K samples of each agent.
+        together: bool [B, S], agents that have joint samples: mode k of them is one world, scored
+            by means over them. None: the samples of each agent are independent.
+        guess: [B, S, F, 2], the best single prediction.
+
+    Returns:
+        The forecast with logits [B, S, K], or [B, K] of worlds.
     """
     end = forecast.position[..., -1, :].float()
-    distance = _mean_over(pairwise_distances(end, end), together)  # [B, S, K, K]
-    nearest, share = distance.amax(-1), torch.zeros_like(distance[..., 0])
+    distance = _mean_over(pairwise_distances(end, end), together)  # [B, S or 1, K, K]
+    tie_break = _TIE * distance.sum(2)
+    nearest = distance.amax(-1)  # distance of each sample to the nearest selected one
+    reduction = torch.zeros_like(nearest)  # by each selected sample
     for step in range(forecast.num_modes):
         gain = (nearest[..., None] - distance).clamp(min=0).sum(2)
-        chosen = (gain - _TIE * distance.sum(2)).argmax(-1, keepdim=True)
-        most = gain.gather(2, chosen)
+        chosen = (gain - tie_break).argmax(-1, keepdim=True)
+        largest_gain = gain.gather(2, chosen)
         if guess is not None and step == 0:
-            chosen = _mean_over(
-                pairwise_distances(guess[..., -1:, :].float(), end), together
-            ).argmin(-1)
-        share = share.scatter(2, chosen, torch.maximum(most, share.gather(2, chosen)))
-        nearest = torch.minimum(nearest, distance.take_along_dim(chosen[..., None], 2).squeeze(2))
-    logit = (share + _MIN_SPREAD_M).log()
-    return replace(forecast, logit=logit if together is None else logit.squeeze(1))
+            gap = _mean_over(pairwise_distances(guess[..., -1:, :].float(), end), together)
+            chosen = gap.argmin(-1)
+        largest_gain = torch.maximum(largest_gain, reduction.gather(2, chosen))
+        reduction = reduction.scatter(2, chosen, largest_gain)
+        chosen_distance = distance.take_along_dim(chosen[..., None], 2).squeeze(2)
+        nearest = torch.minimum(nearest, chosen_distance)
+    logit = (reduction + _MIN_SPREAD_M).log()
+    if together is not None:
+        logit = logit.squeeze(1)
+    return replace(forecast, logit=logit)
 
 
 def _mean_over(distance: Tensor, agents: Tensor | None) -> Tensor:
     """Distances [B, S, ...], or their mean over agents bool [B, S] as [B, 1, ...]."""
-    return (
-        distance if agents is None else masked_mean(distance, agents[..., None, None], 1)[:, None]
-    )
+    if agents is None:
+        return distance
+    return masked_mean(distance, agents[..., None, None], 1)[:, None]
 
 
 @dataclass(frozen=True)
@@ -102,63 +134,87 @@ class AggregationConfig(Config, positive=("distance_m",)):
 def aggregate(
     forecast: Forecast, num_modes: int, config: AggregationConfig = AggregationConfig()
 ) -> Forecast:
-    """Merge K modes into `num_modes` <= K (Wayformer, Nayakanti et al. 2022, appendix C; MultiPath++).
+    """Merge K modes into `num_modes` <= K (Wayformer, Nayakanti et al. 2022, appendix C).
 
-    1. Cover: choose the mode with the largest probability mass within D of its end point, ignoring modes covered before; repeat.
-    2. Refine: assign each mode to the center with the nearest end point; a center becomes the mean of its modes, weighted by
-       probability; repeat.
+    1. Cover: choose the mode with the largest probability mass within D of its end point, ignoring
+       modes covered before; repeat.
+    2. Refine: assign each mode to the center with the nearest end point; a center becomes the mean
+       of its modes, weighted by probability; repeat.
 
-    The paper returns at most 6 modes. Here, if fewer than `num_modes` centers cover all modes, the most probable other modes
-    become centers too. The probability of a merged mode is the sum over its modes, and `scale` is the standard deviation of their
-    mixture. A center without modes has a probability near zero. Raises ValueError: the forecast is joint.
+    The paper returns at most 6 modes. Here, if fewer than `num_modes` centers cover all modes, the
+    most probable other modes become centers too. The probability of a merged mode is the sum over
+    its modes, and `scale` is the standard deviation of their mixture. A center without modes has a
+    probability near zero. Raises ValueError: the forecast is joint.
     """
     if forecast.is_joint:
         raise ValueError("aggregate: the forecast is joint, expected marginal modes")
-    position, probability = forecast.position.float(), forecast.probability()
+    position = forecast.position.float()
+    probability = forecast.probability()
     end = position[..., -1, :]
-    centers = forecast.select(
-        _cover(pairwise_distances(end, end) < config.distance_m, probability, num_modes)
-    )
-    mean = centers.position.float()
-    for step in range(config.iterations + 1):
-        center = pairwise_distances(end, mean[..., -1, :]).argmin(-1, keepdim=True)  # [B, S, K, 1]
-        weight = torch.zeros(*probability.shape, num_modes, device=end.device).scatter(
-            -1, center, probability[..., None]
-        )
-        mass = weight.sum(2)
-        share, mass = (
-            weight / mass.clamp(min=torch.finfo(mass.dtype).tiny)[:, :, None],
-            mass[..., None, None],
-        )
-        if step < config.iterations:
-            mean = torch.where(mass > 0, _weighted_mean(share, position), mean)
+    close = pairwise_distances(end, end) < config.distance_m
+    centers = forecast.select(_cover(close, probability, num_modes))
+
+    mean = centers.position.float()  # [B, S, k, F, 2]
+    nearest = _nearest_center(end, mean)
+    for _ in range(config.iterations):
+        weight, mass = _weights(nearest, probability, num_modes)
+        has_modes = (mass > 0)[..., None, None]
+        mean = torch.where(has_modes, _weighted_mean(weight, position), mean)
+        nearest = _nearest_center(end, mean)
+    weight, mass = _weights(nearest, probability, num_modes)
+
     scale = None
     if forecast.scale is not None and centers.scale is not None:
-        deviation = position - mean.take_along_dim(center[..., None], 2)
-        variance = _weighted_mean(share, forecast.scale.float().square() + deviation.square())
-        scale = torch.where(mass > 0, variance, centers.scale.float().square()).sqrt()
-    logit = mass[..., 0, 0].clamp(min=torch.finfo(mass.dtype).tiny).log()
-    return replace(centers, position=mean, logit=logit, scale=scale)
+        deviation = position - mean.take_along_dim(nearest[..., None, None], 2)
+        variance = _weighted_mean(weight, forecast.scale.float().square() + deviation.square())
+        center_variance = centers.scale.float().square()
+        has_modes = (mass > 0)[..., None, None]
+        scale = torch.where(has_modes, variance, center_variance).sqrt()
+    return replace(centers, position=mean, logit=_positive(mass).log(), scale=scale)
 
 
 def _cover(close: Tensor, probability: Tensor, count: int) -> Tensor:
-    """Indices [B, S, count] of the modes that cover the most probability, by pairs bool [B, S, K, K] that cover each other."""
-    uncovered, taken, chosen = torch.ones_like(close[..., 0]), torch.zeros_like(close[..., 0]), []
+    """Indices [B, S, count] of the modes that cover the most probability [B, S, K].
+
+    `close`, bool [B, S, K, K], are the pairs of modes that cover each other.
+    """
+    uncovered = torch.ones_like(close[..., 0])
+    taken = torch.zeros_like(uncovered)
+    chosen = []
     for _ in range(count):
-        gain = (close * (probability * uncovered)[..., None, :]).sum(-1)
-        score = torch.where(uncovered.any(-1, keepdim=True), gain, probability).masked_fill(
-            taken, -1.0
-        )
-        best = score.argmax(-1, keepdim=True)  # [B, S, 1]
+        covered = (close * (probability * uncovered)[..., None, :]).sum(-1)
+        score = torch.where(uncovered.any(-1, keepdim=True), covered, probability)
+        best = score.masked_fill(taken, -1.0).argmax(-1, keepdim=True)  # [B, S, 1]
         chosen.append(best)
         taken = taken.scatter(-1, best, True)
         uncovered = uncovered & ~close.take_along_dim(best[..., None], -2).squeeze(-2)
     return torch.cat(chosen, -1)
 
 
-def _weighted_mean(share: Tensor, x: Tensor) -> Tensor:
-    """Shares [B, S, K, k] and values [B, S, K, F, 2] to [B, S, k, F, 2]."""
-    with torch.autocast(
-        x.device.type, enabled=False
-    ):  # half precision rounds positions by decimetres
-        return torch.einsum("bnkc,bnkfx->bncfx", share, x)
+def _nearest_center(end: Tensor, center: Tensor) -> Tensor:
+    """Index [B, S, K] of the center [B, S, k, F, 2] that ends nearest to each end [B, S, K, 2]."""
+    return pairwise_distances(end, center[..., -1, :]).argmin(-1)
+
+
+def _weights(center: Tensor, probability: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Weights [B, S, K, count] of modes in their centers, and probabilities [B, S, count].
+
+    The weights of a center sum to one, or are zero if no mode has it; `center` [B, S, K] is the
+    center of each mode.
+    """
+    member = torch.zeros(*probability.shape, count, device=probability.device)
+    member = member.scatter(-1, center[..., None], probability[..., None])
+    mass = member.sum(2)
+    return member / _positive(mass)[:, :, None], mass
+
+
+def _positive(x: Tensor) -> Tensor:
+    """x, and the smallest normal number where it is zero."""
+    return x.clamp(min=torch.finfo(x.dtype).tiny)
+
+
+def _weighted_mean(weight: Tensor, x: Tensor) -> Tensor:
+    """Weights [B, S, K, k] and values [B, S, K, F, 2] to [B, S, k, F, 2]."""
+    # Half precision would round positions by decimetres.
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.einsum("bnkc,bnkfx->bncfx", weight, x)

@@ -21,8 +21,8 @@ from trajformer.scenes.scene import AgentKind, LaneFlag, PolylineKind
 
 LENGTH_SCALE_M = 10.0  # lengths are divided by it, for features of the order of one
 _FLAGS = tuple(flag for flag in LaneFlag if flag)
-# Drivable areas never enter a batch, so road edges have their feature. Road lines have none, so
-# that weights of earlier versions fit.
+# Drivable areas never enter a batch, so road edges have their feature. Road lines have none,
+# because the first weights were trained without them.
 _WITHOUT_FEATURE = (PolylineKind.DRIVABLE_AREA, PolylineKind.ROAD_LINE)
 _KINDS = [int(kind) for kind in PolylineKind if kind not in _WITHOUT_FEATURE]
 NUM_ATTRIBUTES = len(_KINDS) + len(_FLAGS)

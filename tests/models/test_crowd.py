@@ -16,9 +16,8 @@ from trajformer.models.crowd import CrowdConfig, CrowdForecaster, agent_tracks
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.geometry import rotate
 
-CONFIG = CrowdConfig(
-    num_future=12, modes=5, block=BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0)
-)
+BLOCK = BlockConfig(width=16, heads=2, feedforward=32, dropout=0.0)
+CONFIG = CrowdConfig(num_future=12, modes=5, block=BLOCK)
 
 
 def walkers(*tracks: np.ndarray) -> Observation:
@@ -27,15 +26,8 @@ def walkers(*tracks: np.ndarray) -> Observation:
     position = scene.position.copy()
     position[:, :10] = np.stack(tracks)
     valid = np.isfinite(position[..., 0])
-    return collate(
-        [
-            replace(
-                scene,
-                position=np.where(valid[..., None], position, 0).astype(np.float32),
-                valid=valid,
-            )
-        ]
-    ).observation
+    position = np.where(valid[..., None], position, 0).astype(np.float32)
+    return collate([replace(scene, position=position, valid=valid)]).observation
 
 
 def line(start: tuple[float, float], step: tuple[float, float]) -> np.ndarray:
@@ -44,7 +36,8 @@ def line(start: tuple[float, float], step: tuple[float, float]) -> np.ndarray:
 
 def forecast(model: CrowdForecaster, batch: Observation, agent: str = "1000") -> torch.Tensor:
     """Modes [K, F, 2] of an agent in the batch frame."""
-    return model(batch).in_batch_frame()[0, batch.agent_id[0].index(agent)]
+    index = batch.agent_id[0].index(agent)
+    return model(batch).in_batch_frame()[0, index]
 
 
 @pytest.fixture
@@ -58,90 +51,93 @@ def test_a_zero_offset_is_constant_velocity(model: CrowdForecaster) -> None:
         model.trajectory[-1].weight.zero_()
         model.trajectory[-1].bias.zero_()
     batch = walkers(line((1, 2), (0.3, 0.4)), line((0, 9), (0, 0)))
-    modes = model(batch).in_batch_frame()[0]
-    ahead = torch.arange(1, 13)[:, None]
-    assert torch.allclose(
-        modes[0], batch.pose[0, 0, :2] + ahead * torch.tensor([0.3, 0.4]), atol=1e-4
-    )
-    assert torch.allclose(modes[1], batch.pose[0, 1, :2].expand(12, 2), atol=1e-4)
+    walking, standing = model(batch).in_batch_frame()[0]
+    start = batch.pose[0, :, :2]
+    ahead = torch.arange(1, 13)[:, None] * torch.tensor([0.3, 0.4])
+    assert torch.allclose(walking, start[0] + ahead, atol=1e-4)
+    assert torch.allclose(standing, start[1].expand(12, 2), atol=1e-4)
 
 
 def test_only_neighbors_within_the_radius_have_an_influence(model: CrowdForecaster) -> None:
     first = line((0, 0), (0.3, 0))
-    near, far = line((0, 2), (0.3, 0)), line((0, 40), (0.3, 0))
-    alone = forecast(model, walkers(first))
-    assert torch.allclose(forecast(model, walkers(first, far)), alone, atol=1e-5)
-    parallel = forecast(model, walkers(first, near))
-    assert not torch.allclose(parallel, alone, atol=1e-4)
-    towards = forecast(
-        model, walkers(first, line((0, 2 + 9 * 0.3), (0.3, -0.3)))
-    )  # the same position, approaching
-    assert not torch.allclose(parallel, towards, atol=1e-4)
+    near = line((0, 2), (0.3, 0))
+    far = line((0, 40), (0.3, 0))
+    approaching = line((0, 2 + 9 * 0.3), (0.3, -0.3))  # to the last position of `near`
     lost = near.copy()
     lost[-1] = np.nan
+
+    alone = forecast(model, walkers(first))
+    assert torch.allclose(forecast(model, walkers(first, far)), alone, atol=1e-5)
     assert torch.allclose(forecast(model, walkers(first, lost)), alone, atol=1e-5)
+    parallel = forecast(model, walkers(first, near))
+    assert not torch.allclose(parallel, alone, atol=1e-4)
+    towards = forecast(model, walkers(first, approaching))
+    assert not torch.allclose(parallel, towards, atol=1e-4)
 
 
 def test_mode_0_is_the_most_probable(model: CrowdForecaster) -> None:
     batch = walkers(line((0, 0), (0.3, 0)), line((0, 9), (0, 0.2)))
     probability = model(batch).probability()
-    assert (probability.argmax(-1) == 0).all() and torch.allclose(
-        probability.sum(-1), torch.ones(())
-    )
+    assert (probability.argmax(-1) == 0).all()
+    assert torch.allclose(probability.sum(-1), torch.ones(()))
     assert (probability[..., 0] < 1.01 * probability[..., 1:].amax(-1)).all()
 
 
 def test_agents_at_rest_stay_in_mode_0(model: CrowdForecaster) -> None:
     limit = CONFIG.step_m / 5
-    rest, slow = np.tile([3.0, 4.0], (10, 1)), np.tile([0.0, 9.0], (10, 1))
+    rest = np.tile([3.0, 4.0], (10, 1))
     rest[4:, 0] += 0.9 * limit  # one small step does not matter
+    slow = np.tile([0.0, 9.0], (10, 1))
     slow[4:, 0] += 1.1 * limit
     batch = walkers(rest, slow)
-    moved = (
-        (model(batch).in_batch_frame()[0] - batch.pose[0, :, None, None, :2]).norm(dim=-1).amax(-1)
-    )  # [S, K] in metres
-    first, second = (batch.agent_id[0].index(name) for name in ("1000", "AV"))
-    assert moved[first, 0] == 0 and (moved[first, 1:] > 1e-3).all()
-    assert (moved[second] > 1e-3).all()
-    assert (
-        model.train()(batch).in_batch_frame()[0, first, 0, -1] - batch.pose[0, first, :2]
-    ).norm() > 1e-3
+    resting = batch.agent_id[0].index("1000")
+    moving = batch.agent_id[0].index("AV")
+
+    gap = model(batch).in_batch_frame()[0] - batch.pose[0, :, None, None, :2]
+    moved = gap.norm(dim=-1).amax(-1)  # [S, K] in metres
+    assert moved[resting, 0] == 0 and (moved[resting, 1:] > 1e-3).all()
+    assert (moved[moving] > 1e-3).all()
+
+    trained = model.train()(batch).in_batch_frame()[0, resting, 0, -1]
+    assert (trained - batch.pose[0, resting, :2]).norm() > 1e-3
 
 
-def test_agents_with_gaps_are_at_rest_only_if_they_stand(model: CrowdForecaster) -> None:
-    once, gaps = np.full((10, 2), np.nan), line((0, 9), (0.3, 0))
-    once[-1], gaps[::2] = (3, 4), np.nan  # seen in the last step, and in every second step
-    batch = walkers(once, gaps)
-    assert not agent_tracks(batch, CONFIG.step_m).rest.any()
+def test_agents_with_gaps_are_at_rest_only_if_they_stand() -> None:
+    once = np.full((10, 2), np.nan)
+    once[-1] = (3, 4)
+    gaps = line((0, 9), (0.3, 0))
+    gaps[::2] = np.nan
+    assert not agent_tracks(walkers(once, gaps), CONFIG.step_m).rest.any()
+
+    # The last step is zero: the agent moved before the gap.
     stop = line((0, 9), (0.3, 0))
-    stop[5:8], stop[8:] = np.nan, stop[8]  # the last step is zero
+    stop[8:] = stop[8]
+    stop[5:8] = np.nan
     assert not agent_tracks(walkers(stop, gaps), CONFIG.step_m).rest.any()
     stop[:5] = np.nan
     assert agent_tracks(walkers(stop, gaps), CONFIG.step_m).rest.sum() == 1
 
 
-def test_a_gap_before_the_last_step_hardly_changes_constant_speed(model: CrowdForecaster) -> None:
-    whole, gap = line((0, 0), (0.3, 0)), line((0, 0), (0.3, 0))
+def test_a_gap_before_the_last_step_hardly_changes_constant_speed() -> None:
+    neighbor = line((0, 9), (0.3, 0))
+    whole = line((0, 0), (0.3, 0))
+    gap = whole.copy()
     gap[6:9] = np.nan
-    tracks, other = (
-        agent_tracks(walkers(path, line((0, 9), (0.3, 0))), CONFIG.step_m) for path in (whole, gap)
-    )
-    seen = other.known
-    torch.testing.assert_close(other.step[seen], tracks.step[seen])
-    assert seen[..., -1].all() and not seen[0, :, 6:9].all()
-    torch.testing.assert_close(other.unit, tracks.unit)
+    expected = agent_tracks(walkers(whole, neighbor), CONFIG.step_m)
+    actual = agent_tracks(walkers(gap, neighbor), CONFIG.step_m)
+    known = actual.known
+    assert known[..., -1].all() and not known[0, :, 6:9].all()
+    torch.testing.assert_close(actual.step[known], expected.step[known])
+    torch.testing.assert_close(actual.unit, expected.unit)
 
 
 def test_an_agent_without_displacement_turns_with_the_scene(model: CrowdForecaster) -> None:
-    scene, config = (
-        hide(make_scene(3, with_map=False), 1, slice(0, 9)),
-        BatchConfig(frame=Frame.SCENE),
-    )  # one agent is seen once
-    path, turned = (
-        model(collate([s], config).observation).in_batch_frame()
-        for s in (scene, transform_scene(scene, 2.1))
-    )
-    torch.testing.assert_close(turned, rotate(path, torch.tensor(2.1)), atol=1e-3, rtol=1e-4)
+    seen_once = hide(make_scene(3, with_map=False), 1, slice(0, 9))
+    config = BatchConfig(frame=Frame.SCENE)
+    batch = collate([seen_once], config).observation
+    turned = collate([transform_scene(seen_once, 2.1)], config).observation
+    expected = rotate(model(batch).in_batch_frame(), torch.tensor(2.1))
+    torch.testing.assert_close(model(turned).in_batch_frame(), expected, atol=1e-3, rtol=1e-4)
 
 
 def test_the_loss_trains_the_first_mode(model: CrowdForecaster) -> None:

@@ -1,4 +1,4 @@
-"""Single forecast of SE2Former: manoeuvres, the rule for agents at rest, and the mode that moves."""
+"""Single forecast of SE2Former: manoeuvres, agents at rest, and the mode that moves."""
 
 import math
 from dataclasses import replace

@@ -163,7 +163,7 @@ def test_many_tokens_attend_to_their_surroundings(
     ]
     gradients = []
     for most in (10, 1000):
-        monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", most)
+        monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", most)
         x = tokens.clone().requires_grad_()
         if most == 10:
             result = layer(x, pose, mask)
@@ -197,12 +197,12 @@ def test_padding_does_not_limit_the_reach_of_a_small_scene(monkeypatch: pytest.M
     mask = torch.ones(2, 1, 40, dtype=torch.bool)
     mask[0, :, 9:] = False
     alone = layer(tokens[:1, :9], pose[:1, :9])
-    monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", 10)
+    monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", 10)
     torch.testing.assert_close(layer(tokens, pose, mask)[:1, :9], alone, atol=1e-9, rtol=0)
 
 
 def test_a_query_far_from_all_tokens_gets_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", 10)
+    monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", 10)
     layer = Layer()
     tokens, pose = tokens_and_poses(dtype=torch.float32, reach_m=12.0)
     memory = layer.keys(tokens, Frames.of(pose))
@@ -263,7 +263,7 @@ def test_memory_is_linear_in_the_number_of_tokens(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No tensor of the forward and backward pass has an entry for each pair of tokens; the density is constant."""
-    monkeypatch.setattr("trajformer.core.pose.MOST_TOKENS", most)
+    monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", most)
     layer, sizes = Layer(), {}
     for count in (500, 1000, 2000, 4000):
         tokens, pose = tokens_and_poses(count, torch.float32, reach_m=10 * count**0.5)

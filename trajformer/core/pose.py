@@ -1,28 +1,33 @@
 """SE(2)-invariant attention between tokens with poses, on the fused kernel.
 
-Every token has a pose in the plane. The result for a token depends on the content of all tokens and on their poses relative to
-its own pose, never on the frame in which the poses are given. A score between tokens i and j is
+Every token has a pose in the plane. The result for a token depends on the content of all tokens and
+on their poses relative to its own pose, never on the frame in which the poses are given. A score
+between tokens i and j is
 
     c_i . c_j + sum_m q_m^T R(m a) k_m - gamma / 2 sum_p |q_p - R(a) k_p - s t|^2
 
-with the content c, vectors q_m and k_m for the multiples m = 1, 2 of the relative heading a, and points q_p and k_p, all
-linear in the tokens and in the frame of their token; t is the relative position and s a scale. The products of contents and
-vectors are also divided by the square root of the length of a query. A head attends to tokens that are near the points of the
-query: gamma, one learned number per head, sets how near. Moved to the common frame of all poses, the score is one dot product
-(the square of the query's points is the same for a whole row of scores and is left out), so one call of `attend` computes it,
-with memory linear in the number of tokens. The values contain points, too: their means are returned in the frame of the query,
-with their lengths.
+with the content c, vectors q_m and k_m for the multiples m = 1, 2 of the relative heading a, and
+points q_p and k_p, all linear in the tokens and in the frame of their token; t is the relative
+position and s a scale. The products of contents and vectors are also divided by the square root of
+the length of a query. A head attends to tokens that are near the points of the query: gamma, one
+learned number per head, sets how near.
 
-If a scene has more than `MOST_TOKENS` tokens, without padding, they attend to the tokens within `FAR_M` of their cell of a grid.
-So time is linear at constant density, too.
+Moved to the common frame of all poses, the score is one dot product (the square of the query's
+points is the same for a whole row of scores and is left out), so one call of `attend` computes it,
+with memory linear in the number of tokens. The values contain points, too: their means are returned
+in the frame of the query, with their lengths.
 
-Geometry is computed in float32, also under autocast: squares of coordinates do not fit half precision.
+If a scene has more than `MAX_TOKENS` tokens, without padding, they attend to the tokens within
+`FAR_M` of their cell of a grid. So time is linear at constant density, too.
+
+Geometry is computed in float32, also under autocast: squares of coordinates do not fit half
+precision.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -35,11 +40,12 @@ from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.errors import ConfigError
 
 MULTIPLES = 2  # of the relative heading
-MOST_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
+MAX_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
 FAR_M = 80.0
 _CELL_M = 150.0  # side of a cell
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
-_KERNEL_WIDTH = 8  # the fused kernel of a CPU needs head widths that are multiples of it, equal for queries and values
+# The fused kernel of a CPU needs head widths that are multiples of 8, equal for queries and values.
+_KERNEL_WIDTH = 8
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,9 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
         points: points of queries, keys and values.
         values: numbers of the content that is returned.
         scale_m: unit of length; positions are divided by it.
-        reach_m: distance in metres between the points of query and key at which the score falls by 1/2 before training, of the
-            first and the last head; heads between them are in geometric progression.
+        reach_m: distance in metres between the points of query and key at which the score falls by
+            1/2 before training, of the first and the last head; heads between them are in geometric
+            progression.
     """
 
     content: int = 15
@@ -65,10 +72,10 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.reach_m[0] <= self.reach_m[1]:
-            raise ConfigError(
-                "reach_m", f"{self.reach_m}, expected two positive distances in ascending order"
-            )
+        first, last = self.reach_m
+        if not 0 < first <= last:
+            expected = "expected two positive distances in ascending order"
+            raise ConfigError("reach_m", f"{self.reach_m}, {expected}")
 
     @property
     def side(self) -> int:
@@ -79,18 +86,14 @@ class PoseAttentionConfig(Config, positive=("content", "vectors", "points", "val
     def padded(self) -> int:
         """Numbers of a query, key or value of one head as the kernel needs them."""
         longest = max(self.side + 1, self.values + 2 * self.points)
-        return -(-longest // _KERNEL_WIDTH) * _KERNEL_WIDTH
-
-
-def _precise(x: Tensor) -> Tensor:
-    """x in float32, or float64 if it is."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+        return math.ceil(longest / _KERNEL_WIDTH) * _KERNEL_WIDTH
 
 
 class Frames:
     """Poses of tokens in the form that attention needs.
 
-    Positions should be near the origin (subtract a centre of the scene first): single precision resolves .1 mm up to 1 km.
+    Positions should be near the origin (subtract the center of a scene first): single precision
+    resolves .1 mm up to 1 km.
 
     Args:
         position: float32 [..., N, 2], metres.
@@ -98,53 +101,76 @@ class Frames:
     """
 
     def __init__(self, position: Tensor, direction: Tensor) -> None:
-        self.position, self.direction = position, direction
-        self._every: dict[
-            tuple[PoseAttentionConfig, int], Tensor
-        ] = {}  # [..., N, heads, 6, columns]
-        self._spread: dict[tuple[PoseAttentionConfig, int, int], tuple[Tensor, ...]] = {}
+        self.position = position
+        self.direction = direction
+        # Computed once, since many layers use the same frames.
+        self._geometry: dict[tuple[PoseAttentionConfig, int], Tensor] = {}
+        self._columns: dict[tuple[PoseAttentionConfig, int, int], tuple[Tensor, ...]] = {}
 
     @classmethod
     def of(cls, pose: Tensor) -> Frames:
         """Frames of poses [..., N, 3]: x, y in metres, heading in radians."""
         pose = _precise(pose)
-        return cls(pose[..., :2], torch.stack([pose[..., 2].cos(), pose[..., 2].sin()], -1))
+        heading = pose[..., 2]
+        return cls(pose[..., :2], torch.stack([heading.cos(), heading.sin()], -1))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Frames:
-        """Frames with all tensors [..., N, *] changed in the same way, for example selected along N."""
+        """Frames with all tensors [..., N, *] changed in the same way, such as selected along N."""
         changed = Frames(change(self.position), change(self.direction))
-        changed._every = {sizes: change(every) for sizes, every in self._every.items()}
+        changed._geometry = {sizes: change(part) for sizes, part in self._geometry.items()}
         return changed
 
-    def spread(self, config: PoseAttentionConfig, heads: int, count: int) -> tuple[Tensor, ...]:
-        """Six tensors [..., N, heads, count]: cosine, sine, x and y of the token, and x and y of the outer origin in its frame.
+    def columns(self, config: PoseAttentionConfig, heads: int, count: int) -> tuple[Tensor, ...]:
+        """The transforms between the frame of each token and the common frame, by column.
 
-        The columns are the vectors for each multiple of the heading, then the points; `count` takes the last ones.
-        Lengths are divided by `scale_m`, and zero for vectors. Computed once, since many layers use the same frames. All heads
-        have equal values; without an axis to broadcast, products take half the time.
+        The columns of a head are the vectors for each multiple of the heading, then the points;
+        `count` takes the last ones.
+
+        Returns:
+            six tensors [..., N, heads, count]: cosine and sine of the rotation of a column; x and y
+            of the token in the common frame; x and y of the common origin in the frame of the
+            token. Lengths are divided by `scale_m`, and zero for vectors.
         """
-        if (config, heads) not in self._every:
-            (cos, sin), (x, y) = (
-                part.split(1, -1) for part in (self.direction, self.position / config.scale_m)
-            )
-            turns = cos, cos * cos - sin * sin, cos, sin, 2 * sin * cos, sin
-            places, zero = (x, y, -x * cos - y * sin, x * sin - y * cos), torch.zeros_like(x)
-            parts = [*turns, *(part for place in places for part in (zero, place))]
-            vectors, points = config.vectors, config.points
-            counts = 2 * (vectors, vectors, points) + len(places) * (MULTIPLES * vectors, points)
-            columns = torch.cat(
-                [part.expand(*part.shape[:-1], n) for part, n in zip(parts, counts, strict=True)],
-                -1,
-            )
-            every = columns.unflatten(-1, (6, -1)).unsqueeze(-3)
-            self._every[config, heads] = every.expand(*x.shape[:-1], heads, -1, -1).contiguous()
-        if (config, heads, count) not in self._spread:
-            self._spread[config, heads, count] = self._every[config, heads][..., -count:].unbind(-2)
-        return self._spread[config, heads, count]
+        if (config, heads) not in self._geometry:
+            self._geometry[config, heads] = self._compute_geometry(config, heads)
+        if (config, heads, count) not in self._columns:
+            last = self._geometry[config, heads][..., -count:]
+            self._columns[config, heads, count] = last.unbind(-2)
+        return self._columns[config, heads, count]
+
+    def _compute_geometry(self, config: PoseAttentionConfig, heads: int) -> Tensor:
+        """The result of `columns` for all columns, [..., N, heads, 6, columns].
+
+        All heads have equal values, but products without an axis to broadcast take half the time.
+        """
+        cos, sin = self.direction.split(1, -1)  # [..., N, 1]
+        x, y = (self.position / config.scale_m).split(1, -1)
+        zero = torch.zeros_like(x)
+        lead = x.shape[:-1]
+        parts = []
+        # The value for vectors of the heading, for vectors of twice the heading, and for points.
+        for once, twice, point in (
+            (cos, cos * cos - sin * sin, cos),
+            (sin, 2 * sin * cos, sin),
+            (zero, zero, x),
+            (zero, zero, y),
+            (zero, zero, -x * cos - y * sin),
+            (zero, zero, x * sin - y * cos),
+        ):
+            parts.append(once.expand(*lead, config.vectors))
+            parts.append(twice.expand(*lead, config.vectors))
+            parts.append(point.expand(*lead, config.points))
+        geometry = torch.cat(parts, -1).unflatten(-1, (6, -1)).unsqueeze(-3)
+        return geometry.expand(*lead, heads, -1, -1).contiguous()
+
+
+def _precise(x: Tensor) -> Tensor:
+    """x in float32, or float64 if it is."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 class Memory:
-    """Keys and values of tokens in the outer frame, which several queries can share.
+    """Keys and values of tokens in the common frame, which several queries can share.
 
     Args:
         key: float32 [..., heads, S, d].
@@ -153,35 +179,35 @@ class Memory:
     """
 
     def __init__(self, key: Tensor, value: Tensor, position: Tensor) -> None:
-        self.key, self.value, self.position = key, value, position
+        self.key = key
+        self.value = value
+        self.position = position
         self._near: dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor]] = {}
 
     @classmethod
     def join(cls, *parts: Memory) -> Memory:
         """The tokens of all parts in a row."""
-        return cls(
-            *(
-                torch.cat([getattr(part, name) for part in parts], -2)
-                for name in ("key", "value", "position")
-            )
-        )
+        key = torch.cat([part.key for part in parts], -2)
+        value = torch.cat([part.value for part in parts], -2)
+        position = torch.cat([part.position for part in parts], -2)
+        return cls(key, value, position)
 
     def near(self, scene: int, cell: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Indices [n], keys and values [1, heads, n, d] of the tokens within `FAR_M` of a cell of a grid of `_CELL_M`.
+        """The tokens within `FAR_M` of a cell of a grid of `_CELL_M`: indices, keys and values.
 
-        They are selected once, since several layers use the same memory.
+        Indices are int64 [n], keys and values [1, heads, n, d]. They are selected once, since
+        several layers use the same memory.
         """
         if (scene, *cell) not in self._near:
-            corner = _CELL_M * torch.tensor(
-                cell, dtype=self.position.dtype, device=self.position.device
-            )
             position = self.position[scene]
-            gap = position - torch.minimum(torch.maximum(position, corner), corner + _CELL_M)
-            index = (gap.square().sum(-1) <= FAR_M**2).nonzero()[:, 0]
-            key, value = (
-                x[scene : scene + 1].index_select(-2, index) for x in (self.key, self.value)
-            )
-            self._near[scene, *cell] = index, key, value
+            low = _CELL_M * torch.tensor(cell, dtype=position.dtype, device=position.device)
+            high = low + _CELL_M
+            nearest = torch.minimum(torch.maximum(position, low), high)
+            squared_distance = (position - nearest).square().sum(-1)
+            index = (squared_distance <= FAR_M**2).nonzero()[:, 0]
+            key = self.key[scene : scene + 1].index_select(-2, index)
+            value = self.value[scene : scene + 1].index_select(-2, index)
+            self._near[scene, *cell] = (index, key, value)
         return self._near[scene, *cell]
 
 
@@ -198,46 +224,57 @@ class PoseKeys(nn.Module):
         self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()
     ) -> None:
         super().__init__()
-        self.heads, self.config = heads, config
+        self.heads = heads
+        self.config = config
         self.norm = nn.LayerNorm(width)
         self.key = nn.Linear(width, heads * config.side)
         self.value = nn.Linear(width, heads * (config.values + 2 * config.points))
-        factors = [0.0] * MULTIPLES * config.vectors + [-0.5] * config.points
-        self.register_buffer("of_points", torch.tensor(factors), persistent=False)
+        factors = [0.0] * (MULTIPLES * config.vectors) + [-0.5] * config.points
+        self.register_buffer("square_factor", torch.tensor(factors), persistent=False)
 
-    of_points: Tensor  # [vectors and points], factors of their squares in a score
+    square_factor: Tensor  # [vectors and points], factors of their squares in a score
 
     def forward(self, tokens: Tensor, frames: Frames) -> Memory:
         """The memory of tokens [..., S, D]."""
-        c, tokens = self.config, self.norm(tokens)
-        content, x, y = _place(self.key(tokens), frames, c, self.heads, c.content, c.vectors)
+        c = self.config
+        tokens = self.norm(tokens)
+        content, x, y = _to_common_frame(
+            self.key(tokens), frames, c, self.heads, c.content, c.vectors
+        )
         # A sum, not a matrix product, which may be computed in TF32 or bfloat16.
-        square = (torch.addcmul(x * x, y, y) * self.of_points).sum(-1, keepdim=True)
+        squared = torch.addcmul(x * x, y, y)
+        square = (squared * self.square_factor).sum(-1, keepdim=True)
         key = torch.cat([content, x, y, square], -1)
-        value = torch.cat(_place(self.value(tokens), frames, c, self.heads, c.values, 0), -1)
+        value_parts = _to_common_frame(self.value(tokens), frames, c, self.heads, c.values, 0)
+        value = torch.cat(value_parts, -1)
         return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)
 
 
 class PoseAttention(nn.Module):
-    """Multi-head attention of tokens with poses to a memory; see the text of the module. Arguments as for `PoseKeys`."""
+    """Multi-head attention of tokens with poses to a memory; see the text of the module.
+
+    Arguments as for `PoseKeys`.
+    """
 
     def __init__(
         self, width: int, heads: int, config: PoseAttentionConfig = PoseAttentionConfig()
     ) -> None:
         super().__init__()
-        c = self.config = config
+        c = config
         self.heads = heads
+        self.config = config
         self.query = nn.Linear(width, heads * c.side)
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
-        axis = [False] * MULTIPLES * c.vectors + [True] * c.points
-        self.register_buffer(
-            "is_point", torch.tensor([False] * c.content + axis + axis + [True]), persistent=False
-        )
-        first, last = (math.log10(metres / c.scale_m) for metres in c.reach_m)
-        reach = torch.logspace(first, last, heads)
-        gamma = 1 / (c.points * reach.square())  # softplus(sharpness)
-        self.sharpness = nn.Parameter(gamma + (-torch.expm1(-gamma)).log())
+        # A query is content, x of vectors and points, y of the same, and the factor of the square.
+        axis = [False] * (MULTIPLES * c.vectors) + [True] * c.points
+        is_point = [False] * c.content + axis + axis + [True]
+        self.register_buffer("is_point", torch.tensor(is_point), persistent=False)
+        first, last = c.reach_m
+        reach = torch.logspace(math.log10(first / c.scale_m), math.log10(last / c.scale_m), heads)
+        gamma = 1 / (c.points * reach.square())
+        inverse_softplus = gamma + (-torch.expm1(-gamma)).log()
+        self.sharpness = nn.Parameter(inverse_softplus)  # gamma is softplus(sharpness)
 
     is_point: Tensor  # bool [side + 1], numbers of a query that gamma multiplies
 
@@ -256,118 +293,150 @@ class PoseAttention(nn.Module):
             [..., L, D]; for a query that may attend to nothing, the output layer of zeros.
         """
         c = self.config
-        content, x, y = _place(self.query(tokens), frames, c, self.heads, c.content, c.vectors)
-        unit = c.padded**0.5  # `attend` divides scores by it
+        content, x, y = _to_common_frame(
+            self.query(tokens), frames, c, self.heads, c.content, c.vectors
+        )
+        # `attend` divides scores by `unit`. Points have the factor gamma, other numbers that of
+        # usual attention.
+        unit = c.padded**0.5
         gamma = unit * F.softplus(_precise(self.sharpness))[:, None]  # [heads, 1]
         gain = torch.where(self.is_point, gamma, unit * c.side**-0.5)
         query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
         with torch.autocast(query.device.type, enabled=False):
-            query = _heads_first(query, c)
-            alive: Tensor | None
-            if memory.key.shape[-2] > MOST_TOKENS and query.ndim == 4:
-                mean, alive = _attend_near(query, frames.position, memory, mask)
-            else:
-                mean = attend(
-                    query, memory.key, memory.value, None if mask is None else mask.unsqueeze(-3)
-                )
-                alive = None if mask is None else mask.any(-1)
-            mean = mean.transpose(-3, -2)
-        seen, x, y, _ = mean.split_with_sizes(
-            [c.values, c.points, c.points, c.padded - c.values - 2 * c.points], -1
-        )
-        return self.out(torch.cat([seen, *_own_points(x, y, frames, c, alive)], -1).flatten(-2))
+            mean, has_keys = _attend(_heads_first(query, c), frames.position, memory, mask)
+        mean = mean.transpose(-3, -2)[..., : c.values + 2 * c.points]  # without padding
+        content, x, y = mean.split_with_sizes([c.values, c.points, c.points], -1)
+        points = _to_query_frame(x, y, frames, c, has_keys)
+        return self.out(torch.cat([content, *points], -1).flatten(-2))
+
+
+def _attend(
+    query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Attention to all tokens, or to near tokens if there are many.
+
+    Args:
+        query: [..., heads, L, d].
+        position: [..., L, 2] of the queries.
+        memory: of S tokens.
+        mask: bool, broadcastable to [..., L, S].
+
+    Returns:
+        [..., heads, L, d], and bool [..., L], True = the query had a token to attend to; None if
+        all of them had one.
+    """
+    if memory.key.shape[-2] > MAX_TOKENS and query.ndim == 4:
+        return _attend_near(query, position, memory, mask)
+    if mask is None:
+        return attend(query, memory.key, memory.value), None
+    mean = attend(query, memory.key, memory.value, mask.unsqueeze(-3))
+    return mean, mask.any(-1)
 
 
 def _attend_near(
     query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Attention in cells: the time grows with the area of a scene, not with its square.
+    """`_attend` in cells: the time grows with the area of a scene, not with its square."""
+    batch = query.shape[0]
+    num_keys = memory.key.shape[-2]
+    mean = torch.zeros_like(query)
+    has_keys = torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
+    for scene in range(batch):
+        scene_query = query[scene : scene + 1]
+        allowed = None
+        if mask is not None:
+            allowed = mask.expand(batch, -1, num_keys)[scene]  # [L or 1, S]
+            if allowed.any(0).sum() <= MAX_TOKENS:
+                # Few tokens and padding: the same result as for the scene alone.
+                key = memory.key[scene : scene + 1]
+                value = memory.value[scene : scene + 1]
+                mean[scene] = attend(scene_query, key, value, allowed[None, None])[0]
+                has_keys[scene] = allowed.any(-1)
+                continue
+        for cell, rows in _cells(position[scene]):
+            index, key, value = memory.near(scene, cell)
+            if not len(index):
+                continue
+            pairs = None
+            if allowed is not None:
+                pairs = allowed if len(allowed) == 1 else allowed[rows]
+                pairs = pairs.index_select(1, index)
+                if pairs.all():
+                    pairs = None  # attention is faster without a mask
+            cell_query = scene_query.index_select(-2, rows)
+            mean[scene, :, rows] = attend(cell_query, key, value, pairs)[0]
+            has_keys[scene, rows] = True if pairs is None else pairs.any(-1)
+    return mean, has_keys
 
-    Args:
-        query: [B, heads, L, d].
-        position: [B, L, 2] of the queries.
-        memory: of S tokens.
-        mask: as for `attend`, without the axis of heads.
 
-    Returns:
-        [B, heads, L, d], and bool [B, L]: a query had a token to attend to.
+def _cells(position: Tensor) -> Iterator[tuple[list[int], Tensor]]:
+    """The cells of a grid of `_CELL_M` that have positions [L, 2]: column and row, and int64 [n].
+
+    The indices [n] are those of the positions in the cell.
     """
-    scenes, tokens = query.shape[0], memory.key.shape[-2]
-    mean, alive = (
-        torch.zeros_like(query),
-        torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device),
-    )
-    for b in range(scenes):
-        allowed = None if mask is None else mask.expand(scenes, -1, tokens)[b]
-        if (
-            allowed is not None and allowed.any(0).sum() <= MOST_TOKENS
-        ):  # few tokens and padding: as if the scene were alone
-            mean[b] = attend(
-                query[b : b + 1],
-                memory.key[b : b + 1],
-                memory.value[b : b + 1],
-                allowed[None, None],
-            )[0]
-            alive[b] = allowed.any(-1)
-            continue
-        place = (position[b] / _CELL_M).floor().long()
-        number, order = (place[:, 0] * (1 << 32) + place[:, 1]).sort()  # one number for each cell
-        counts = number.unique_consecutive(return_counts=True)[1]
-        cells = place[order[counts.cumsum(0) - counts]].tolist()
-        for cell, rows in zip(cells, order.split(counts.tolist()), strict=True):
-            index, key, value = memory.near(b, cell)
-            if len(index):
-                pairs = (
-                    None
-                    if allowed is None
-                    else allowed[rows if len(allowed) > 1 else slice(None)].index_select(1, index)
-                )
-                if pairs is not None and pairs.all():
-                    pairs = None
-                mean[b, :, rows] = attend(
-                    query[b : b + 1].index_select(-2, rows), key, value, pairs
-                )[0]
-                alive[b, rows] = True if pairs is None else pairs.any(-1)
-    return mean, alive
+    cell = (position / _CELL_M).floor().long()
+    number, order = (cell[:, 0] * (1 << 32) + cell[:, 1]).sort()  # one number for each cell
+    counts = number.unique_consecutive(return_counts=True)[1]
+    first = order[counts.cumsum(0) - counts]
+    return zip(cell[first].tolist(), order.split(counts.tolist()), strict=True)
 
 
-def _place(
+def _to_common_frame(
     raw: Tensor, frames: Frames, config: PoseAttentionConfig, heads: int, scalars: int, vectors: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Projections [..., N, heads * (scalars + 2 n)] as scalars, x and y [..., N, heads, n] of vectors, then points, all of
-    them turned, and points moved, into the outer frame."""
+    """Rotate vectors and points, and move points, from the frames of tokens to the common frame.
+
+    Args:
+        raw: projections [..., N, heads * (scalars + 2 n)] of tokens; n is the number of vectors for
+            all multiples of the heading, and of points.
+        frames: of the tokens.
+        config: sizes of a head.
+        heads: number of heads.
+        scalars: numbers that do not depend on the frame.
+        vectors: for each multiple of the heading.
+
+    Returns:
+        scalars [..., N, heads, scalars], and x and y [..., N, heads, n].
+    """
     n = MULTIPLES * vectors + config.points
-    cos, sin, left, top = frames.spread(config, heads, n)[:4]
-    rest, x, y = _precise(raw).unflatten(-1, (heads, -1)).split_with_sizes([scalars, n, n], -1)
-    turned = (
-        torch.addcmul(torch.addcmul(left, x, cos), y, sin, value=-1),
-        torch.addcmul(torch.addcmul(top, x, sin), y, cos),
-    )
-    return rest, *turned
+    cos, sin, token_x, token_y, _, _ = frames.columns(config, heads, n)
+    by_head = _precise(raw).unflatten(-1, (heads, -1))
+    rest, x, y = by_head.split_with_sizes([scalars, n, n], -1)
+    common_x = torch.addcmul(torch.addcmul(token_x, x, cos), y, sin, value=-1)
+    common_y = torch.addcmul(torch.addcmul(token_y, x, sin), y, cos)
+    return rest, common_x, common_y
 
 
-def _own_points(
-    x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, alive: Tensor | None
-) -> tuple[Tensor, ...]:
-    """Mean points [..., L, heads, points] in the frame of the query: x, y and length; zero where bool `alive` is False."""
-    cos, sin, _, _, ahead, aside = frames.spread(config, x.shape[-2], config.points)
-    x, y = (
-        torch.addcmul(torch.addcmul(ahead, x, cos), y, sin),
-        torch.addcmul(torch.addcmul(aside, y, cos), x, sin, value=-1),
-    )
-    if alive is not None:
-        x, y = (value * alive[..., None, None] for value in (x, y))
-    return x, y, (torch.addcmul(x * x, y, y) + _EPSILON).sqrt() - _EPSILON**0.5
+def _to_query_frame(
+    x: Tensor, y: Tensor, frames: Frames, config: PoseAttentionConfig, has_keys: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean points in the frame of the query, from x and y [..., L, heads, points].
+
+    Returns x, y and length of the same shape; zero where `has_keys`, bool [..., L], is False.
+    """
+    cos, sin, _, _, origin_x, origin_y = frames.columns(config, x.shape[-2], config.points)
+    query_x = torch.addcmul(torch.addcmul(origin_x, x, cos), y, sin)
+    query_y = torch.addcmul(torch.addcmul(origin_y, y, cos), x, sin, value=-1)
+    if has_keys is not None:
+        query_x = query_x * has_keys[..., None, None]
+        query_y = query_y * has_keys[..., None, None]
+    squared = torch.addcmul(query_x * query_x, query_y, query_y)
+    length = (squared + _EPSILON).sqrt() - _EPSILON**0.5
+    return query_x, query_y, length
 
 
 def _heads_first(x: Tensor, config: PoseAttentionConfig) -> Tensor:
     """[..., N, heads, d] to [..., heads, N, padded]."""
-    short = config.padded - x.shape[-1]
-    return (F.pad(x, (0, short)) if short else x).transpose(-3, -2)
+    missing = config.padded - x.shape[-1]
+    if missing:
+        x = F.pad(x, (0, missing))
+    return x.transpose(-3, -2)
 
 
 class PoseBlock(nn.Module):
-    """Pre-norm block: pose attention to a memory, attention among the modes of a token if `modes`, then feed-forward.
+    """Pre-norm block of pose attention to a memory and a feed-forward layer.
+
+    With `modes`, the modes of a token attend to each other between the two.
 
     Args:
         config: width, heads, feed-forward and dropout.
@@ -386,10 +455,15 @@ class PoseBlock(nn.Module):
     def forward(
         self, x: Tensor, frames: Frames, memory: Memory, mask: Tensor | None = None
     ) -> Tensor:
-        """[..., L, D] to the same shape; with `modes` [..., N, K, D], frames [..., N * K] and a mask for all K modes."""
+        """[..., L, D] to the same shape.
+
+        With `modes` x is [..., N, K, D], and frames [..., N * K] and mask are for all K modes.
+        """
         query = self.cross.pre(x)
-        flat = query.flatten(-3, -2) if self.among is not None else query
-        x = self.cross.post(x, self.cross.sublayer(flat, frames, memory, mask).view(x.shape))
+        if self.among is not None:
+            query = query.flatten(-3, -2)  # [..., N * K, D]
+        branch = self.cross.sublayer(query, frames, memory, mask)
+        x = self.cross.post(x, branch.view(x.shape))
         if self.among is not None:
             query = self.among.pre(x)
             x = self.among.post(x, self.among.sublayer(query, query))

@@ -1,4 +1,4 @@
-"""Lanes for a table of tracks: search order, both formats, broken files, and the selection by distance."""
+"""Lanes for a table of tracks: search order, both formats, broken files, selection by distance."""
 
 import json
 from pathlib import Path
@@ -23,70 +23,43 @@ RING = [[0, 0], [9, 0], [9, 3], [0, 3]]
 def test_the_most_specific_lanes_file_is_used(tmp_path: Path) -> None:
     table = write(tmp_path / "val" / "drive.csv", two_tracks())
     write(tmp_path / "val" / "other.csv", two_tracks())
-    places = [
+    names = [
         "lanes.json",
         "lanes.geojson",
         "val/lanes.json",
         "val/lanes.geojson",
         "val/drive.lanes.json",
+        "val/drive.lanes.geojson",
     ]
-    places += ["val/drive.lanes.geojson"]
-    for number, place in enumerate(places):
-        write_lanes(
-            tmp_path / place, {"id": number, "points": LINE}, geojson=place.endswith("geojson")
-        )
-        assert SMALL.read(Input(table), "val", tmp_path).polyline_id.tolist() == [number]
-    assert SMALL.read(
-        Input(tmp_path / "val" / "other.csv"), "val", tmp_path
-    ).polyline_id.tolist() == [3]
+    for number, name in enumerate(names):
+        lane = {"id": number, "points": LINE}
+        write_lanes(tmp_path / name, lane, geojson=name.endswith("geojson"))
+        scene = SMALL.read(Input(table), "val", tmp_path)
+        assert scene.polyline_id.tolist() == [number]
+    other = SMALL.read(Input(tmp_path / "val" / "other.csv"), "val", tmp_path)
+    assert other.polyline_id.tolist() == [3]
 
 
 @pytest.mark.parametrize("geojson", [False, True])
 def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
-    lanes: list[dict[str, Any]] = [
-        {"id": 1, "points": LINE, "successors": [2, "gone"], "left": 3},
-        {
-            "id": 2,
-            "kind": "bus",
-            "points": [[9, 0], [12, 0], [12, 0], [12, 8]],
-            "intersection": True,
-            "turn": "left",
-        },
-        {
-            "id": 3,
-            "kind": "bike",
-            "points": [[0, 3, 100], [9, 3, 100]],
-            "right": 1,
-            "turn": "right",
-            "traffic_control": 1,
-        },
-        {
-            "id": 4,
-            "points": [[20, 0], [30, 0]],
-            "predecessors": [2, 2],
-            "turn": None,
-            "intersection": None,
-        },
-        {
-            "id": 1,
-            "kind": "crosswalk",
-            "points": RING,
-            "successors": [3],
-        },  # a ring may have the id of a lane, and has no links
-        {"kind": "drivable_area", "points": [*RING, RING[0]]},
-    ]
+    vehicle = {"id": 1, "points": LINE, "successors": [2, "gone"], "left": 3}
+    bus = {"id": 2, "kind": "bus", "points": [[9, 0], [12, 0], [12, 0], [12, 8]]}
+    bus |= {"intersection": True, "turn": "left"}
+    bike = {"id": 3, "kind": "bike", "points": [[0, 3, 100], [9, 3, 100]], "right": 1}
+    bike |= {"turn": "right", "traffic_control": 1}
+    plain_lane = {"id": 4, "points": [[20, 0], [30, 0]], "predecessors": [2, 2]}
+    plain_lane |= {"turn": None, "intersection": None}
+    # A ring may have the id of a lane, and has no links.
+    crosswalk = {"id": 1, "kind": "crosswalk", "points": RING, "successors": [3]}
+    area = {"kind": "drivable_area", "points": [*RING, RING[0]]}
+    lanes = (vehicle, bus, bike, plain_lane, crosswalk, area)
     write_lanes(tmp_path / "lanes.json", *lanes, geojson=geojson)
     scene = read(tmp_path, two_tracks())
     assert scene.polyline_id.tolist()[:5] == [1, 2, 3, 4, 1]
-    assert scene.polyline_kind.tolist() == [
-        *(0, 1, 2, 0),
-        PolylineKind.CROSSWALK,
-        PolylineKind.DRIVABLE_AREA,
-    ]
-    left, right = (
-        LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION,
-        LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL,
-    )
+    rings = [PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
+    assert scene.polyline_kind.tolist() == [0, 1, 2, 0, *rings]
+    left = LaneFlag.TURN_LEFT | LaneFlag.INTERSECTION
+    right = LaneFlag.TURN_RIGHT | LaneFlag.TRAFFIC_CONTROL
     assert scene.polyline_flags.tolist() == [0, left, right, 0, 0, 0]
     assert np.diff(scene.polyline_offset).tolist() == [2, 3, 2, 2, 5, 5]
     assert np.allclose(scene.polyline(1) + scene.origin, [[9, 0], [12, 0], [12, 8]])
@@ -99,28 +72,26 @@ def test_kinds_flags_and_links(tmp_path: Path, geojson: bool) -> None:
 
 
 def test_a_feature_is_a_lane_or_an_area_by_its_shape(tmp_path: Path) -> None:
-    line, area = (
-        {"type": "LineString", "coordinates": LINE},
-        {"type": "Polygon", "coordinates": [RING, [[1, 1], [2, 2], [1, 2]]]},
-    )
+    line = {"type": "LineString", "coordinates": LINE}
+    hole = [[1, 1], [2, 2], [1, 2]]
+    area = {"type": "Polygon", "coordinates": [RING, hole]}
     ring = {"type": "LineString", "coordinates": RING}
+    linked = {"id": None, "kind": None, "successors": ["way/7"]}
     features: list[dict[str, Any]] = [
-        {"type": "Feature", "id": "way/7", "geometry": line, "properties": None},
-        {"type": "Feature", "geometry": area, "properties": {"name": "Elm Street"}},
-        {"type": "Feature", "geometry": ring, "properties": {"kind": "crosswalk"}},
-        {
-            "type": "Feature",
-            "id": 5,
-            "geometry": line,
-            "properties": {"id": None, "kind": None, "successors": ["way/7"]},
-        },
-        {"type": "Feature", "id": 6, "geometry": area, "properties": {"kind": None}},
+        {"id": "way/7", "geometry": line, "properties": None},
+        {"geometry": area, "properties": {"name": "Elm Street"}},
+        {"geometry": ring, "properties": {"kind": "crosswalk"}},
+        {"id": 5, "geometry": line, "properties": linked},
+        {"id": 6, "geometry": area, "properties": {"kind": None}},
     ]
+    for entry in features:
+        entry["type"] = "Feature"
     path = tmp_path / "lanes.geojson"
     path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
     lanes = read_lanes(path)
     kinds = [0, PolylineKind.DRIVABLE_AREA, PolylineKind.CROSSWALK, 0, PolylineKind.DRIVABLE_AREA]
-    assert lanes.polyline_kind.tolist() == kinds and lanes.edge.shape == (2, 2)
+    assert lanes.polyline_kind.tolist() == kinds
+    assert lanes.edge.shape == (2, 2)
     assert np.diff(lanes.polyline_offset).tolist() == [2, 5, 5, 2, 5]  # the hole is gone
 
 
@@ -130,29 +101,23 @@ def test_ids_may_be_text(tmp_path: Path) -> None:
     path = write_lanes(tmp_path / "a.json", *first, {"id": 99, "points": LINE, "successors": names})
     lanes = read_lanes(path)
     ids = lanes.polyline_id.tolist()
-    assert len(set(ids)) == len(ids) == 8 and ids[2] == 12 and ids[5] == -7
-    assert [
-        (a, b) for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR and a != 99
-    ] == []
-    assert {b for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR} == set(ids) - {99}
+    assert len(set(ids)) == len(ids) == 8
+    assert ids[2] == 12
+    assert ids[5] == -7
+    successors = {(a, b) for a, b, kind in named_edges(lanes) if kind == EdgeKind.SUCCESSOR}
+    assert successors == {(99, number) for number in ids[:-1]}
+    # The same text gives the same number in another file.
     again = read_lanes(write_lanes(tmp_path / "b.json", *reversed(first)))
-    assert (
-        again.polyline_id.tolist() == ids[-2::-1]
-    )  # the same text gives the same number in another file
+    assert again.polyline_id.tolist() == ids[-2::-1]
 
 
 def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
-    gone, later = (
-        tables.track("gone", range(3), (0.0, 499.0)),
-        tables.track("later", range(5, 10), (0, 900)),
-    )
+    gone = tables.track("gone", range(3), (0.0, 499.0))
+    later = tables.track("later", range(5, 10), (0, 900))
     table = tables.frame(two_tracks(), gone, later)
     lanes = [{"id": y, "points": [[-5000, y], [5000, y]]} for y in (0, 120, 400, 900)]
-    write_lanes(
-        tmp_path / "lanes.json",
-        *lanes,
-        {"id": 7, "points": [[200, 0], [300, 0]], "predecessors": [0]},
-    )
+    lanes.append({"id": 7, "points": [[200, 0], [300, 0]], "predecessors": [0]})
+    write_lanes(tmp_path / "lanes.json", *lanes)
     assert read(tmp_path, table).polyline_id.tolist() == [0, 400]
     near = Table(num_history=5, num_future=5, map_radius_m=198.5)
     scene = read(tmp_path, table, near)
@@ -162,14 +127,17 @@ def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
 
 def plain(**fields: Any) -> str:
     """A good lane, then one with these fields."""
-    return json.dumps({"lanes": [{"id": 0, "points": LINE}, {"id": 1, "points": LINE} | fields]})
+    good = {"id": 0, "points": LINE}
+    second = {"id": 1, "points": LINE} | fields
+    return json.dumps({"lanes": [good, second]})
 
 
 def feature(geometry: Any, **properties: Any) -> str:
     return json.dumps({"features": [{"geometry": geometry, "properties": properties}]})
 
 
-ENTRY, POINTS = "lanes[1]: ", "lanes[1]: points: "
+ENTRY = "lanes[1]: "
+POINTS = "lanes[1]: points: "
 BROKEN: dict[str, tuple[str, str]] = {
     "a list": ("[]", "lanes: no list 'lanes' and no list 'features' (GeoJSON)"),
     "one point": (plain(points=[[1, 1]]), POINTS + "1 different ones, expected at least 2"),

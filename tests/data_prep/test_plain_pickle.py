@@ -1,4 +1,7 @@
-"""Pickles of plain values equal the result of `pickle`; hostile ones give one line, execute nothing and take little memory."""
+"""Pickles of plain values equal the result of `pickle`.
+
+Hostile ones give one line, execute nothing and take little memory.
+"""
 
 import collections
 import copyreg
@@ -67,17 +70,15 @@ def refuse(path: Path, content: bytes) -> str:
 def same(left: Any, right: Any) -> bool:
     """Equal values and types; a subclass of dict or set counts as its base."""
     if isinstance(right, np.ndarray):
-        return (
-            left.dtype == right.dtype and left.shape == right.shape and np.array_equal(left, right)
-        )
+        return left.dtype == right.dtype and np.array_equal(left, right)
     if isinstance(right, dict):
-        return (
-            type(left) is dict
-            and list(left) == list(right)
-            and all(same(left[key], right[key]) for key in right)
-        )
+        if type(left) is not dict or list(left) != list(right):
+            return False
+        return all(same(left[key], right[key]) for key in right)
     if isinstance(right, list | tuple):
-        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+        if type(left) is not type(right) or len(left) != len(right):
+            return False
+        return all(map(same, left, right))
     return left == right
 
 
@@ -163,34 +164,49 @@ CALLS: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("case", CALLS)
 def test_calls_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     monkeypatch.chdir(tmp_path)
-    values = ([Call(*CALLS[case])], {"a": np.array([Call(*CALLS[case])], object)})
-    for content in (pickle.dumps(value, protocol) for value in values for protocol in (0, 2, 4, 5)):
-        assert "not a pickle of plain values" in refuse(tmp_path / "a.pkl", content)
+    calls = [Call(*CALLS[case])]
+    for value in (calls, {"a": np.array(calls, object)}):
+        for protocol in (0, 2, 4, 5):
+            reason = refuse(tmp_path / "a.pkl", pickle.dumps(value, protocol))
+            assert "not a pickle of plain values" in reason
     assert [path.name for path in tmp_path.iterdir()] == ["a.pkl"]
 
 
-def dtype(
-    code: str = "f8",
-    state: bytes = b"(K\x03" + text("<") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
-) -> bytes:
+NO_SIZE = b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"  # the end of the state of a dtype
+LITTLE_ENDIAN = b"(K\x03" + text("<") + NO_SIZE
+BIG_ENDIAN = b"(K\x03" + text(">") + NO_SIZE
+NO_ORDER = b"(K\x03" + text("|")
+
+
+def dtype(code: str = "f8", state: bytes = LITTLE_ENDIAN) -> bytes:
     return name("numpy", "dtype") + text(code) + b"\x89\x88\x87R" + state
 
 
 def array(shape: bytes, data: bytes, kind: bytes | None = None, core: str = "numpy._core") -> bytes:
-    head = (
-        name(f"{core}.multiarray", "_reconstruct")
-        + name("numpy", "ndarray")
-        + b"K\x00\x85C\x01b\x87R"
+    function = name(f"{core}.multiarray", "_reconstruct")
+    empty = function + name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87R"
+    return empty + array_state(shape, data, kind or dtype())
+
+
+def array_state(shape: bytes, data: bytes, kind: bytes) -> bytes:
+    return b"(K\x01" + shape + kind + b"\x89" + data + b"tb"
+
+
+def view(data: bytes, shape: bytes, order: bytes) -> bytes:
+    return (
+        name("numpy._core.numeric", "_frombuffer") + b"(" + data + dtype() + shape + order + b"tR"
     )
-    return head + b"(K\x01" + shape + (kind or dtype()) + b"\x89" + data + b"tb"
 
 
-SHAPE, DATA = b"K\x01\x85", b"C\x08" + bytes(8)
+def scalar(kind: bytes, data: bytes, core: str = "numpy._core") -> bytes:
+    return name(f"{core}.multiarray", "scalar") + kind + data + b"\x86R"
+
+
+SHAPE = b"K\x01\x85"
+DATA = b"C\x08" + bytes(8)
 HUGE = b"\x8a\x06" + (1 << 40).to_bytes(6, "little")
-STATE = b"(K\x03" + text("|")
-VIEW = (
-    name("numpy._core.numeric", "_frombuffer") + b"(" + DATA + dtype() + SHAPE + text("C") + b"tR"
-)
+VIEW = view(DATA, SHAPE, text("C"))
+BAD_DTYPES = ("O", "V8", "c16", "S4", "i8,O", "U0", "U99999", ">f8", "i3", "")
 HOSTILE: dict[str, bytes] = {
     "dotted name": name("numpy", "dtype.__class__") + b").",
     "name of a module": name("collections.defaultdict", "__init__") + b").",
@@ -204,18 +220,13 @@ HOSTILE: dict[str, bytes] = {
     "call with a list": name("numpy", "dtype") + b"]R",
     "call without arguments": name("numpy", "dtype") + b")R",
     "dtype of a name": name("numpy", "dtype") + name("builtins", "dict") + b"\x85R",
-    **{
-        f"dtype {code}": dtype(code)
-        for code in ("O", "V8", "c16", "S4", "i8,O", "U0", "U99999", ">f8", "i3", "")
-    },
+    **{f"dtype {code}": dtype(code) for code in BAD_DTYPES},
     "dtype of objects": array(
-        SHAPE, DATA, dtype("f8", STATE + b"NNNK\x08K\x08K?tb") + name("builtins", "dict") + b"\x93"
-    ),
-    "big-endian": array(
         SHAPE,
         DATA,
-        dtype("f8", b"(K\x03" + text(">") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"),
+        dtype("f8", NO_ORDER + b"NNNK\x08K\x08K?tb") + name("builtins", "dict") + b"\x93",
     ),
+    "big-endian": array(SHAPE, DATA, dtype("f8", BIG_ENDIAN)),
     "dtype state": array(SHAPE, DATA, dtype("f8", b"Nb")),
     "state of a dict": b"}}b",
     "state of a name": name("numpy", "dtype") + b"}b",
@@ -225,14 +236,8 @@ HOSTILE: dict[str, bytes] = {
     + text("__defaults__")
     + b")s\x86b",
     "dict with a default": name("collections", "defaultdict") + text("a") + b"\x85R",
-    "second state": array(SHAPE, DATA)
-    + b"(K\x01"
-    + HUGE
-    + b"\x85"
-    + dtype()
-    + b"\x89"
-    + DATA
-    + b"tb",
+    "second state": array(SHAPE, DATA) + array_state(SHAPE, DATA, dtype()),
+    "huge second state": array(SHAPE, DATA) + array_state(HUGE + b"\x85", DATA, dtype()),
     "array of a list": array(SHAPE, b"]"),
     "array of a name": array(SHAPE, name("builtins", "dict")),
     "array without dtype": array(SHAPE, DATA, text("f8")),
@@ -246,28 +251,14 @@ HOSTILE: dict[str, bytes] = {
     "bool length": array(b"\x88\x85", DATA),
     "text length": array(text("1") + b"\x85", DATA),
     "more numbers": VIEW.replace(DATA, b"C\x10" + bytes(16)),
-    "state of a view": VIEW + b"(K\x01" + SHAPE + dtype() + b"\x89" + DATA + b"tb",
+    "state of a view": VIEW + array_state(SHAPE, DATA, dtype()),
     "half a number": array(SHAPE, b"C\x07" + bytes(7)),
-    "odd bool": array(
-        SHAPE, b"C\x01\x07", dtype("b1", STATE + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb")
-    ),
+    "odd bool": array(SHAPE, b"C\x01\x07", dtype("b1", NO_ORDER + NO_SIZE)),
     "odd character": array(SHAPE, b"C\x04\xff\xff\xff\xff", dtype("U1")),
-    "odd scalar": name("numpy._core.multiarray", "scalar")
-    + dtype("U1")
-    + b"C\x04\xff\xff\xff\xff\x86R",
-    "scalar of objects": name("numpy._core.multiarray", "scalar") + dtype("O") + b"}\x86R",
-    "array of itself": name("numpy._core.numeric", "_frombuffer")
-    + b"]\x94"
-    + dtype()
-    + b")"
-    + text("C")
-    + b"tR",
-    "odd order": name("numpy._core.numeric", "_frombuffer")
-    + b"("
-    + DATA
-    + dtype()
-    + SHAPE
-    + b"}tR",
+    "odd scalar": scalar(dtype("U1"), b"C\x04\xff\xff\xff\xff"),
+    "scalar of objects": scalar(dtype("O"), b"}"),
+    "view of a list": view(b"]\x94", b")", text("C")),
+    "odd order": view(DATA, SHAPE, b"}"),
     "tuple as key": b"}(K\x01\x85K\x01u",
     "array as key": b"}" + array(SHAPE, DATA) + b"K\x01s",
     "float in a set": b"\x8f(G" + bytes(8) + b"\x90",
@@ -287,18 +278,36 @@ HOSTILE: dict[str, bytes] = {
 @pytest.mark.parametrize("core", ["numpy.core", "numpy._core"])
 def test_arrays_of_numpy_1_and_2(tmp_path: Path, core: str) -> None:
     number = b"C\x08" + np.float64(1.5).tobytes()
-    assert same(
-        load(tmp_path / "a.pkl", START + array(SHAPE, number, core=core) + STOP), np.array([1.5])
-    )
-    scalar = name(f"{core}.multiarray", "scalar") + dtype() + number + b"\x86R"
-    assert load(tmp_path / "a.pkl", START + scalar + STOP) == 1.5
+    value = load(tmp_path / "a.pkl", START + array(SHAPE, number, core=core) + STOP)
+    assert same(value, np.array([1.5]))
+    assert load(tmp_path / "a.pkl", START + scalar(dtype(), number, core) + STOP) == 1.5
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_impossible_values_are_refused(tmp_path: Path, case: str) -> None:
-    assert "not a pickle of plain values" in refuse(
-        tmp_path / "a.pkl", START + HOSTILE[case] + STOP
-    )
+    reason = refuse(tmp_path / "a.pkl", START + HOSTILE[case] + STOP)
+    assert "not a pickle of plain values" in reason
+
+
+PLAIN_TYPES = (
+    dict,
+    list,
+    set,
+    frozenset,
+    tuple,
+    str,
+    bytes,
+    bytearray,
+    int,
+    float,
+    bool,
+    type(None),
+)
+REFUSED_OPCODES = {
+    *("GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"),
+    *("EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "BINPUT", "LONG_BINPUT"),
+    *("INT", "LONG", "LONG4", "STRING", "NEXT_BUFFER", "POP", "DUP"),
+}
 
 
 def test_every_opcode_without_values_is_refused_or_plain(tmp_path: Path) -> None:
@@ -309,54 +318,18 @@ def test_every_opcode_without_values_is_refused_or_plain(tmp_path: Path) -> None
             for before in (b"", b"((", b"K\x01" * 3, name("numpy", "dtype") + b")"):
                 try:
                     value = load(tmp_path / "a.pkl", START + before + content + STOP)
-                    assert type(value) in (
-                        dict,
-                        list,
-                        set,
-                        tuple,
-                        str,
-                        bytes,
-                        bytearray,
-                        int,
-                        float,
-                        bool,
-                        type(None),
-                    )
-                    allowed.add(opcode.name)
                 except SceneError as error:
                     assert str(error).isprintable()
-    assert not allowed & {
-        "GLOBAL",
-        "INST",
-        "OBJ",
-        "NEWOBJ",
-        "NEWOBJ_EX",
-        "REDUCE",
-        "BUILD",
-        "EXT1",
-        "EXT2",
-        "EXT4",
-        "PERSID",
-    }
-    assert not allowed & {
-        "BINPERSID",
-        "BINPUT",
-        "LONG_BINPUT",
-        "INT",
-        "LONG",
-        "LONG4",
-        "STRING",
-        "NEXT_BUFFER",
-        "POP",
-        "DUP",
-    }
+                else:
+                    assert type(value) in PLAIN_TYPES
+                    allowed.add(opcode.name)
+    assert not allowed & REFUSED_OPCODES
 
 
 MEGABYTE = b"B" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20) + b"\x94"
 COPY = array(b"J\x00\x00\x02\x00\x85", b"h\x00")  # of this megabyte
-LARGE_KEYS = [
-    ((2**61 - 1) << 9 * power).to_bytes(32, "little") for power in range(21)
-]  # with equal hashes
+# Integers with equal hashes.
+LARGE_KEYS = [((2**61 - 1) << 9 * power).to_bytes(32, "little") for power in range(21)]
 BOMBS: dict[str, bytes] = {
     "bytes": b"\x8e" + (1 << 60).to_bytes(8, "little"),
     "bytearray": b"\x96" + (1 << 40).to_bytes(8, "little"),
@@ -389,7 +362,8 @@ def test_bombs_are_refused(tmp_path: Path, case: str) -> None:
 
 
 def test_shared_and_deep_values_cost_their_opcodes(tmp_path: Path) -> None:
-    """Each list has the one before it twice, which prints as 2**60 numbers; and lists nested deeper than the stack of Python."""
+    """Lists that print as 2**60 numbers, are nested deeper than the stack of Python, or loop."""
+    # Each list has the one before it twice.
     doubled = b"]\x94" + b"".join(b"]\x94(h%ch%ce" % (index, index) for index in range(60))
     assert len(load(tmp_path / "a.pkl", START + doubled + STOP)) == 2
     assert load(tmp_path / "a.pkl", START + b"]" * 10_000 + b"a" * 9_999 + STOP) != []

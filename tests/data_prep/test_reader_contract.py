@@ -1,4 +1,7 @@
-"""All readers: the public contract on small raw folders, and random damage in a process with limited memory."""
+"""All readers: the public contract on small raw folders.
+
+Random damage is read in a process with limited memory.
+"""
 
 import math
 import multiprocessing
@@ -20,15 +23,17 @@ from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.testing.readers import check_reader, check_round_trip, example_files
 
 MAX_MB = 500  # growth of the memory by one raw folder
-TRIES = int(
-    12 * float(os.environ.get("TRAJFORMER_FUZZ", "1"))
-)  # TRAJFORMER_FUZZ=10 tries 120 damages
+TRIES = int(12 * float(os.environ.get("TRAJFORMER_FUZZ", "1")))  # 10 tries 120 damages
+# Lists of scenes or places, which `read` does not need.
+LISTS = ("img_Sim2_city.json", "dataset_mapping.pkl", "dataset_summary.pkl")
 
 
 def test_every_data_set_is_tested() -> None:
-    assert FOLDERS.keys() == {
-        name for name, reader in READERS.items() if reader.__module__.startswith("data_prep.")
-    }
+    built_in = set()
+    for name, reader in READERS.items():
+        if reader.__module__.startswith("data_prep."):
+            built_in.add(name)
+    assert FOLDERS.keys() == built_in
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -53,18 +58,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path, name: str) -> None:
                 reader.read(item, split, raw)
             except SceneError:
                 refused += 1
-        lists = (
-            "img_Sim2_city.json",
-            "dataset_mapping.pkl",
-            "dataset_summary.pkl",
-        )  # `read` does not need these
-        assert refused or file.name.endswith(lists), f"{file}: an old content is used"
+        assert refused or file.name.endswith(LISTS), f"{file}: an old content is used"
         file.write_bytes(content)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_units_and_sources_agree(tmp_path: Path, name: str) -> None:
-    """Velocities are lengths of the scene's unit per second, and moving vehicles head where they move."""
+    """Velocities are in the scene's unit per second, and moving vehicles head where they move."""
     reader = FOLDERS[name](tmp_path)
     for split in reader.splits(tmp_path):
         for item in reader.inputs(tmp_path, split):
@@ -73,11 +73,11 @@ def test_units_and_sources_agree(tmp_path: Path, name: str) -> None:
             assert (scene.agent_role >= AgentRole.SCORED).any()
             now = scene.num_history - 1
             step = scene.position[:, now] - scene.position[:, now - 1]
-            moves = scene.valid[:, [now - 1, now]].all(1) & (np.hypot(*step.T) > 0.5)
+            is_present = scene.valid[:, [now - 1, now]].all(1)
+            moves = is_present & (np.hypot(*step.T) > 0.5)
             travel = scene.velocity[moves, now] * scene.period_s
-            np.testing.assert_allclose(
-                travel, step[moves], rtol=0.1, atol=0.2
-            )  # the positions of Argoverse 1 are noisy
+            # The positions of Argoverse 1 are noisy.
+            np.testing.assert_allclose(travel, step[moves], rtol=0.1, atol=0.2)
             drives = moves & np.isin(scene.agent_kind, (AgentKind.VEHICLE, AgentKind.BUS))
             along = np.arctan2(step[drives, 1], step[drives, 0])
             assert (np.cos(along - scene.heading[drives, now]) > 0.95).all()
@@ -105,11 +105,10 @@ OPTIONS: dict[str, dict[str, list[float]]] = {  # values outside their ranges
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_outside_their_ranges_are_refused(name: str) -> None:
-    for option, value in [
-        (option, value) for option, values in OPTIONS[name].items() for value in values
-    ]:
-        with pytest.raises(TrajformerError, match=f"^{option}: "):
-            READERS[name](**{option: value})
+    for option, values in OPTIONS[name].items():
+        for value in values:
+            with pytest.raises(TrajformerError, match=f"^{option}: "):
+                READERS[name](**{option: value})
 
 
 @pytest.fixture(scope="module")
@@ -124,18 +123,18 @@ def process() -> Iterator[ProcessPoolExecutor]:
 def test_random_damage_gives_scenes_or_one_line_errors(
     tmp_path: Path, process: ProcessPoolExecutor, name: str
 ) -> None:
-    reader = FOLDERS[name](tmp_path / "raw")
-    for file in example_files(tmp_path / "raw"):
+    whole = tmp_path / "raw"
+    reader = FOLDERS[name](whole)
+    for file in example_files(whole):
         scenes: list[Scene] = []
         for seed in range(TRIES):
             raw = tmp_path / f"{file.name}-{seed}"
-            shutil.copytree(tmp_path / "raw", raw)
-            hostile.random_damage(file.suffix, random.Random(f"{file.name} {seed}"))(
-                raw / file.relative_to(tmp_path / "raw")
-            )
-            outcomes, growth_mb = process.submit(hostile.read_checked, reader, raw).result(
-                timeout=60
-            )
+            shutil.copytree(whole, raw)
+            rng = random.Random(f"{file.name} {seed}")
+            damage = hostile.random_damage(file.suffix, rng)
+            damage(raw / file.relative_to(whole))
+            future = process.submit(hostile.read_checked, reader, raw)
+            outcomes, growth_mb = future.result(timeout=60)
             scenes += [outcome for outcome in outcomes if isinstance(outcome, Scene)]
             assert growth_mb < MAX_MB, (file, seed)
             shutil.rmtree(raw)

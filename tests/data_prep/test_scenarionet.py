@@ -1,4 +1,7 @@
-"""The reader of ScenarioNet: a small data set with known values, broken files, and the real sample against the pickles."""
+"""The reader of ScenarioNet: a small data set with known values, broken files, and a real sample.
+
+The real sample is compared with its pickles.
+"""
 
 import pickle
 import re
@@ -42,12 +45,8 @@ def test_tracks_map_and_lights_of_a_scenario(tmp_path: Path) -> None:
     write(tmp_path / "val", scenario())
     [scene] = scenes(READER, tmp_path)
     assert (scene.scene_id, scene.source, scene.city) == ("sd_small_1", "scenarionet", "town")
-    assert (scene.period_s, scene.num_history, scene.num_future, scene.num_steps) == (
-        PERIOD_S,
-        H,
-        F,
-        H + F,
-    )
+    assert (scene.period_s, scene.num_history, scene.num_future) == (PERIOD_S, H, F)
+    assert scene.num_steps == H + F
     assert scene.agent_id == ("car", "AV", "walker", "cone")
     assert scene.agent_kind.tolist() == [
         AgentKind.VEHICLE,
@@ -55,41 +54,34 @@ def test_tracks_map_and_lights_of_a_scenario(tmp_path: Path) -> None:
         AgentKind.PEDESTRIAN,
         AgentKind.CONSTRUCTION,
     ]
-    assert scene.agent_role.tolist() == [
-        AgentRole.FOCAL,
-        AgentRole.CONTEXT,
-        AgentRole.CONTEXT,
-        AgentRole.CONTEXT,
-    ]
+    assert scene.agent_role.tolist() == [AgentRole.FOCAL, *[AgentRole.CONTEXT] * 3]
     assert np.allclose(scene.origin, CORNER + np.array([7.0, 0.0]))
     time = PERIOD_S * np.arange(H + F)[:, None] - 0.7
-    assert np.allclose(
-        scene.position[:2], [time * (10.0, 0.0), (-21.4, 0.0) + time * (8.0, 0.0)], atol=1e-4
-    )
-    assert scene.valid.sum(1).tolist() == [15, 15, 8, 15] and scene.valid[2, 7:].all()
-    assert np.allclose(
-        scene.velocity[:2], [[[10.0, 0.0]], [[8.0, 0.0]]], atol=1e-3
-    )  # the recorded ones are zero
-    assert np.allclose(
-        scene.velocity[2, 7:], [(0.0, 0.0), *[(0.0, -1.0)] * 7], atol=1e-3
-    )  # its second step is not observed
-    assert np.allclose(scene.heading[2, 7:], -np.pi / 2) and np.allclose(
-        scene.heading[0], 0.0, atol=1e-6
-    )
+    car, ego, walker, _ = range(4)
+    assert np.allclose(scene.position[car], time * (10.0, 0.0), atol=1e-4)
+    assert np.allclose(scene.position[ego], (-21.4, 0.0) + time * (8.0, 0.0), atol=1e-4)
+    assert scene.valid.sum(1).tolist() == [15, 15, 8, 15]
+    assert scene.valid[walker, 7:].all()
+    # The recorded velocities are zero, and the walker's second step is not observed.
+    assert np.allclose(scene.velocity[car], (10.0, 0.0), atol=1e-3)
+    assert np.allclose(scene.velocity[ego], (8.0, 0.0), atol=1e-3)
+    assert np.allclose(scene.velocity[walker, 7], 0.0, atol=1e-3)
+    assert np.allclose(scene.velocity[walker, 8:], (0.0, -1.0), atol=1e-3)
+    assert np.allclose(scene.heading[walker, 7:], -np.pi / 2)
+    assert np.allclose(scene.heading[car], 0.0, atol=1e-6)
     assert scene.agent_size.tolist() == [[4.5, 2.0]] * 4
 
-    kinds = [
+    assert scene.polyline_kind.tolist() == [
         PolylineKind.LANE_VEHICLE,
         PolylineKind.ROAD_LINE,
         PolylineKind.LANE_VEHICLE,
         PolylineKind.CROSSWALK,
-    ]
-    assert scene.polyline_kind.tolist() == [*kinds, PolylineKind.ROAD_EDGE]  # the bike lane is far
+        PolylineKind.ROAD_EDGE,
+    ]  # the bike lane is far
     assert scene.polyline_flags.tolist() == [0, 0, LaneFlag.INTERSECTION, 0, 0]
     assert np.diff(scene.polyline_offset).tolist() == [2, 2, 2, 4, 2]  # the crosswalk is closed
-    assert np.allclose(
-        scene.polyline(2) + scene.origin, CORNER + np.array([(20.0, 0.0), (40.0, 0.0)]), atol=1e-4
-    )
+    connection = scene.polyline(2) + scene.origin - CORNER
+    assert np.allclose(connection, [(20.0, 0.0), (40.0, 0.0)], atol=1e-4)
     edges = {*zip(*scene.edge.tolist(), scene.edge_kind.tolist(), strict=True)}
     assert edges == {
         (0, 2, EdgeKind.SUCCESSOR),
@@ -103,41 +95,38 @@ def test_tracks_map_and_lights_of_a_scenario(tmp_path: Path) -> None:
         LightState.GREEN,
         LightState.UNKNOWN,
     ]
-    assert scene.light_lane.tolist() == [0] and scene.light_state.tolist() == [states * 3]
+    assert scene.light_lane.tolist() == [0]
+    assert scene.light_state.tolist() == [states * 3]
 
 
 def test_windows_roles_and_splits_follow_the_options(tmp_path: Path) -> None:
-    first, second = scenario(), scenario()
+    first = scenario()
+    second = scenario()
     second["metadata"] |= {"tracks_to_predict": {"car": {}, "walker": {}}, "sdc_id": 7}
-    second["tracks"] = {
-        7: second["tracks"]["ego"],
-        "car": second["tracks"]["car"],
-        "walker": second["tracks"]["walker"],
-    }
+    tracks = second["tracks"]
+    second["tracks"] = {7: tracks["ego"], "car": tracks["car"], "walker": tracks["walker"]}
     second["dynamic_map_states"] = {}
     write(tmp_path / "train", first, second)
     write(tmp_path / "val", first)
     reader = replace(READER, stride_s=0.5)
-    assert reader.splits(tmp_path) == ["train", "val"] and reader.splits(tmp_path / "train") == [
-        "scenarios"
-    ]
+    assert reader.splits(tmp_path) == ["train", "val"]
+    assert reader.splits(tmp_path / "train") == ["scenarios"]
     write(tmp_path / "raw" / "scenarios", first)
-    assert (
-        reader.splits(tmp_path / "raw") == ["scenarios"]
-        and len(scenes(reader, tmp_path / "raw", "scenarios")) == 3
-    )
+    assert reader.splits(tmp_path / "raw") == ["scenarios"]
+    assert len(scenes(reader, tmp_path / "raw", "scenarios")) == 3
     windows = scenes(reader, tmp_path, "train")
-    assert [scene.scene_id for scene in windows] == [
-        f"sd_small_{n}-{start:03d}" for n in (1, 2) for start in (0, 5, 10)
-    ]
+    names = [scene.scene_id for scene in windows]
+    assert names[:3] == ["sd_small_1-000", "sd_small_1-005", "sd_small_1-010"]
+    assert names[3:] == ["sd_small_2-000", "sd_small_2-005", "sd_small_2-010"]
     [whole] = scenes(replace(READER, history_s=2.0, future_s=0.5), tmp_path)
     for scene, start in zip(windows, (0, 5, 10), strict=False):
-        window = whole.position[:, start : start + H + F] + (whole.origin - scene.origin).astype(
-            np.float32
-        )
-        assert np.allclose(np.where(scene.valid[..., None], window, 0.0), scene.position, atol=1e-3)
-        assert np.array_equal(scene.light_state, whole.light_state[:, start : start + H + F])
-    assert windows[3].agent_id == ("AV", "car", "walker") and not len(windows[3].light_state)
+        steps = slice(start, start + H + F)
+        shift = (whole.origin - scene.origin).astype(np.float32)
+        moved = np.where(scene.valid[..., None], whole.position[:, steps] + shift, 0.0)
+        assert np.allclose(moved, scene.position, atol=1e-3)
+        assert np.array_equal(scene.light_state, whole.light_state[:, steps])
+    assert windows[3].agent_id == ("AV", "car", "walker")
+    assert not len(windows[3].light_state)
     assert windows[3].agent_role.tolist() == [0, AgentRole.SCORED, AgentRole.SCORED]
     [all_users] = scenes(replace(READER, scored="all"), tmp_path)
     assert all_users.agent_role.tolist() == [AgentRole.SCORED, 0, AgentRole.SCORED, 0]
@@ -145,7 +134,7 @@ def test_windows_roles_and_splits_follow_the_options(tmp_path: Path) -> None:
 
 
 def test_the_future_does_not_change_the_history(tmp_path: Path) -> None:
-    """All values after the last observed step change; also the recorded velocities, which are not used."""
+    """Values after the last observed step change; also recorded velocities, which are not used."""
     other = scenario()
     for one in other["tracks"].values():
         one["state"]["position"][H:] += 3.0
@@ -156,10 +145,11 @@ def test_the_future_does_not_change_the_history(tmp_path: Path) -> None:
     write(tmp_path / "b" / "val", other)
     [before], [after] = (scenes(READER, tmp_path / name) for name in "ab")
     for name in ("position", "heading", "velocity", "valid"):
-        assert np.array_equal(getattr(before, name)[:, :H], getattr(after, name)[:, :H]), name
-    assert np.array_equal(
-        before.agent_size[before.valid[:, :H].any(1)], after.agent_size[after.valid[:, :H].any(1)]
-    )
+        values_before = getattr(before, name)
+        values_after = getattr(after, name)
+        assert np.array_equal(values_before[:, :H], values_after[:, :H]), name
+    observed = before.valid[:, :H].any(1)
+    assert np.array_equal(before.agent_size[observed], after.agent_size[observed])
 
 
 def ts(change: Any) -> Damage:
@@ -175,13 +165,17 @@ def feature(key: str, change: Any) -> Damage:
 
 
 def nan_at(index: int) -> Any:
-    return lambda values: np.where(
-        np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1)) == index, np.nan, values
-    )
+    def change(values: np.ndarray) -> np.ndarray:
+        changed = np.array(values, np.float64)
+        changed[index] = np.nan
+        return changed
+
+    return change
 
 
 LIGHT = ("dynamic_map_states", "3", "state", "object_state")
-CAR, LANE = r"tracks\[car\]\.", r"map_features\[10\]\."
+CAR = r"tracks\[car\]\."
+LANE = r"map_features\[10\]\."
 REQUIRED = ("length", "metadata", "tracks", "map_features", "dynamic_map_states")
 BROKEN: dict[str, tuple[Damage, str]] = {
     **{
@@ -287,11 +281,9 @@ def copies(value: Any, count: int) -> dict[str, Any]:
 
 def shortened(steps: int) -> dict[str, Any]:
     data = scenario()
-    data["metadata"]["ts"], data["length"], data["dynamic_map_states"] = (
-        data["metadata"]["ts"][:steps],
-        steps,
-        {},
-    )
+    data["metadata"]["ts"] = data["metadata"]["ts"][:steps]
+    data["length"] = steps
+    data["dynamic_map_states"] = {}
     for one in data["tracks"].values():
         one["state"] = {key: value[:steps] for key, value in one["state"].items()}
     return data
@@ -303,7 +295,8 @@ def test_a_broken_scenario_is_refused_with_file_and_field(tmp_path: Path, case: 
     damage, reason = BROKEN[case]
     damage(tmp_path / "raw" / "val" / "part_0" / NAMES[0])
     [message], growth_mb = read_checked(READER, tmp_path / "raw")
-    assert isinstance(message, str) and re.search(rf"{NAMES[0]}: .*{reason}", message), message
+    assert isinstance(message, str)
+    assert re.search(rf"{NAMES[0]}: .*{reason}", message), message
     assert growth_mb < 500
 
 
@@ -349,22 +342,23 @@ def test_a_broken_list_is_refused_with_file_and_entry(tmp_path: Path, case: str)
     file, damage, reason = LISTS[case]
     damage(tmp_path / "raw" / "val" / f"dataset_{file}.pkl")
     [message] = read_all(replace(READER, stride_s=1.0), tmp_path / "raw", "val").values()
-    assert isinstance(message, str) and re.search(rf"\.pkl: .*{reason}", message), message
+    assert isinstance(message, str)
+    assert re.search(rf"\.pkl: .*{reason}", message), message
 
 
 class TrustedUnpickler(pickle.Unpickler):
     """An independent reader: it imports the few classes that this file is known to use."""
 
+    known = (
+        "numpy.core.multiarray._reconstruct",
+        "numpy.ndarray",
+        "numpy.dtype",
+        "collections.defaultdict",
+        "builtins.int",
+    )
+
     def find_class(self, module: str, name: str) -> Any:
-        assert (module, name) in {
-            ("numpy.core.multiarray", "_reconstruct"),
-            *(
-                ("numpy", "ndarray"),
-                ("numpy", "dtype"),
-                ("collections", "defaultdict"),
-                ("builtins", "int"),
-            ),
-        }
+        assert f"{module}.{name}" in self.known
         return super().find_class(module, name)
 
 
@@ -376,65 +370,44 @@ def sample(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_real_sample_equals_a_walk_over_its_pickles(sample: Path) -> None:
-    found = {
-        scene.scene_id: scene
-        for scene in scenes(ScenarioNet(map_radius_m=1e6), sample, "scenarios")
-    }
+    all_scenes = scenes(ScenarioNet(map_radius_m=1e6), sample, "scenarios")
+    scene_of = {scene.scene_id: scene for scene in all_scenes}
     files = sorted(sample.glob("sd_*.pkl"))
-    assert len(files) == 12 and found.keys() == {path.stem for path in files}
+    assert len(files) == 12
+    assert scene_of.keys() == {path.stem for path in files}
     for path in files:
         with path.open("rb") as file:
             data = TrustedUnpickler(file).load()
-        compare(found[path.stem], data)
+        compare_tracks(scene_of[path.stem], data)
+        compare_maps(scene_of[path.stem], data["map_features"])
 
 
 def test_weights_of_another_reader_predict_the_sample(sample: Path, tmp_path: Path) -> None:
-    """The commands of docs/data.md: the keyframes of nuScenes become scenes of 4 + 12 steps at 2 Hz."""
-    store, slow, out = tmp_path / "store", tmp_path / "slow", tmp_path / "forecasts.parquet"
+    """The commands of docs/data.md: keyframes of nuScenes become scenes of 4 + 12 steps at 2 Hz."""
+    store = tmp_path / "store"
+    slow = tmp_path / "slow"
+    out = tmp_path / "forecasts.parquet"
     assert run("preprocess", "scenarionet", sample, store, "--workers", 1) == 0
-    assert (
-        run(
-            "store",
-            "resample",
-            store,
-            slow,
-            "--period-s",
-            0.5,
-            "--num-history",
-            4,
-            "--num-future",
-            12,
-        )
-        == 0
-    )
-    for before, after in zip(
-        SceneStore(store, "scenarios"), SceneStore(slow, "scenarios"), strict=True
-    ):
+    clock = ("--period-s", 0.5, "--num-history", 4, "--num-future", 12)
+    assert run("store", "resample", store, slow, *clock) == 0
+    pairs = zip(SceneStore(store, "scenarios"), SceneStore(slow, "scenarios"), strict=True)
+    for before, after in pairs:
         assert np.array_equal(after.valid, before.valid[:, 5::5])
         assert np.array_equal(after.position, before.position[:, 5::5])
-    words = (
-        "--checkpoint",
-        "pretrained:se2former_nuscenes",
-        "--store",
-        slow,
-        "--split",
-        "scenarios",
-    )
-    assert run("predict", *words, "--out", out) == 0
+    model = ("--checkpoint", "pretrained:se2former_nuscenes")
+    assert run("predict", *model, "--store", slow, "--split", "scenarios", "--out", out) == 0
     assert len(pd.read_parquet(out)) == 12 * 10
 
 
-def compare(scene: Scene, data: dict[str, Any]) -> None:
+def compare_tracks(scene: Scene, data: dict[str, Any]) -> None:
     [target] = data["metadata"]["tracks_to_predict"]
-    assert (
-        (scene.num_history, scene.num_future) == (21, 60)
-        and data["length"] == 81
-        and scene.period_s == 0.1
-    )
+    assert (scene.num_history, scene.num_future, scene.period_s) == (21, 60, 0.1)
+    assert data["length"] == 81
     assert np.allclose(scene.origin, data["tracks"][target]["state"]["position"][20, :2])
     assert scene.agent_id == tuple("AV" if name == "ego" else name for name in data["tracks"])
     for index, (name, one) in enumerate(data["tracks"].items()):
-        state, valid = one["state"], one["state"]["valid"] == 1
+        state = one["state"]
+        valid = state["valid"] == 1
         assert np.array_equal(scene.valid[index], valid)
         expected = (state["position"][:, :2] - scene.origin) * valid[:, None]
         assert np.abs(scene.position[index] - expected).max() < 1e-3
@@ -443,31 +416,36 @@ def compare(scene: Scene, data: dict[str, Any]) -> None:
         steps = valid[1:] & valid[:-1]
         velocity = np.diff(state["position"][:, :2], axis=0)[steps] / 0.1
         assert np.abs(scene.velocity[index, 1:][steps] - velocity).max(initial=0.0) < 1e-3
-        assert AgentKind(scene.agent_kind[index]).name == {"TRAFFIC_CONE": "CONSTRUCTION"}.get(
-            one["type"], one["type"]
-        )
+        kind = {"TRAFFIC_CONE": "CONSTRUCTION"}.get(one["type"], one["type"])
+        assert AgentKind(scene.agent_kind[index]).name == kind
         assert scene.agent_role[index] == (AgentRole.FOCAL if name == target else AgentRole.CONTEXT)
         sizes = np.concatenate([state["length"], state["width"]], 1)[valid]
-        sizes = (
-            sizes[:, ::-1] if name == "ego" else sizes
-        )  # 1.73 m long and 4.08 m wide in the file
+        if name == "ego":  # 1.73 m long and 4.08 m wide in the file
+            sizes = sizes[:, ::-1]
         assert (np.abs(sizes - scene.agent_size[index]).max(1) < 1e-5).any()
 
-    groups = {"LANE": (0, 1, 2), "CROSSWALK": (3,), "ROAD_EDGE": (5,), "ROAD_LINE": (6,)}
-    names = list(data["map_features"])
+
+KINDS_OF = {
+    "LANE": (PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS, PolylineKind.LANE_BIKE),
+    "CROSSWALK": (PolylineKind.CROSSWALK,),
+    "ROAD_EDGE": (PolylineKind.ROAD_EDGE,),
+    "ROAD_LINE": (PolylineKind.ROAD_LINE,),
+}
+
+
+def compare_maps(scene: Scene, features: dict[str, Any]) -> None:
+    names = list(features)
     assert scene.polyline_id.tolist() == list(range(len(names)))
-    for index, one in enumerate(data["map_features"].values()):
-        [kinds] = [kinds for prefix, kinds in groups.items() if one["type"].startswith(prefix)]
-        points = (
-            one["polyline"] if "polyline" in one else one["polygon"]
-        )  # the polygons of nuScenes are closed
+    exits = set()
+    for index, one in enumerate(features.values()):
+        [kinds] = [kinds for prefix, kinds in KINDS_OF.items() if one["type"].startswith(prefix)]
         assert scene.polyline_kind[index] in kinds
-        assert np.abs(scene.polyline(index) + scene.origin - points[:, :2]).max() < 1e-3
-    pairs = {*map(tuple, scene.edge[:, scene.edge_kind == EdgeKind.SUCCESSOR].T.tolist())}
-    exits = {
-        (index, names.index(other))
-        for index, one in enumerate(data["map_features"].values())
-        for other in one.get("exit_lanes", [])
-        if other in names
-    }
-    assert pairs == exits and exits
+        points = one["polyline"] if "polyline" in one else one["polygon"]  # closed in nuScenes
+        expected = points[:, :2] - scene.origin
+        assert np.abs(scene.polyline(index) - expected).max() < 1e-3
+        for other in one.get("exit_lanes", []):
+            if other in names:
+                exits.add((index, names.index(other)))
+    pairs = scene.edge[:, scene.edge_kind == EdgeKind.SUCCESSOR].T
+    assert exits
+    assert {*map(tuple, pairs.tolist())} == exits

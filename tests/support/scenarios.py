@@ -9,7 +9,8 @@ import numpy as np
 
 from trajformer.testing.readers import Damage
 
-STEPS, PERIOD_S = 25, 0.1
+STEPS = 25
+PERIOD_S = 0.1
 CORNER = np.array([1200.0, -340.0])
 NAMES = ("sd_small_1.pkl", "sd_small_2.pkl")
 
@@ -21,21 +22,21 @@ def track(
     seen: slice = slice(None),
     **more: Any,
 ) -> dict[str, Any]:
-    """A track at constant velocity (m/s) with recorded velocities of zero, and other values where it is not seen."""
-    time, valid = PERIOD_S * np.arange(STEPS), np.zeros(STEPS)
+    """A track at constant velocity (m/s), NaN where it is not seen.
+
+    The recorded velocities are zero.
+    """
+    time = PERIOD_S * np.arange(STEPS)
+    valid = np.zeros(STEPS)
     valid[seen] = 1.0
     position = np.full((STEPS, 3), np.nan)
-    position[seen] = np.append(CORNER + begin, 1.5) + time[seen, None] * (*velocity, 0.0)
-    state = {
-        "position": position,
-        "heading": np.full(STEPS, np.arctan2(velocity[1], velocity[0]) + 2 * np.pi),
-        "valid": valid,
-    }
-    state |= {
-        "velocity": np.zeros((STEPS, 2)),
-        "length": np.full((STEPS, 1), 4.5),
-        "width": np.full((STEPS, 1), 2.0),
-    }
+    position[seen, :2] = CORNER + begin + time[seen, None] * velocity
+    position[seen, 2] = 1.5
+    state: dict[str, np.ndarray] = {"position": position, "valid": valid}
+    state["heading"] = np.full(STEPS, np.arctan2(velocity[1], velocity[0]) + 2 * np.pi)
+    state["velocity"] = np.zeros((STEPS, 2))
+    state["length"] = np.full((STEPS, 1), 4.5)
+    state["width"] = np.full((STEPS, 1), 2.0)
     return {
         "type": kind,
         "state": state | more,
@@ -50,16 +51,14 @@ def line(kind: str, *points: tuple[float, float], **more: Any) -> dict[str, Any]
 
 
 def scenario() -> dict[str, Any]:
-    """The ego car, a listed car, a late walker and a cone; two lanes, other features, and the light of the first lane."""
+    """The ego car, a listed car, a late walker and a cone on a small map.
+
+    It has two lanes, other features, and the light of the first lane.
+    """
+    exchanged = {"length": np.full(STEPS, 2.0), "width": np.full(STEPS, 4.5)}
     tracks = {
         "car": track("VEHICLE", (0.0, 0.0), (10.0, 0.0)),
-        "ego": track(
-            "VEHICLE",
-            (-20.0, 0.0),
-            (8.0, 0.0),
-            length=np.full(STEPS, 2.0),
-            width=np.full(STEPS, 4.5),
-        ),  # exchanged
+        "ego": track("VEHICLE", (-20.0, 0.0), (8.0, 0.0), **exchanged),
         "walker": track("PEDESTRIAN", (5.0, 6.0), (0.0, -1.0), slice(7, 20)),
         "cone": track("TRAFFIC_CONE", (9.0, 3.0), (0.0, 0.0)),
     }
@@ -117,10 +116,10 @@ def write(folder: Path, *scenarios: dict[str, Any]) -> None:
     for name, data in files.items():
         (folder / "part_0" / name).write_bytes(pickle.dumps(data, 4))
     (folder / "dataset_mapping.pkl").write_bytes(pickle.dumps(dict.fromkeys(files, "part_0"), 4))
-    summary = {
-        name: data["metadata"] | {"ts": data["metadata"]["ts"].tolist()}
-        for name, data in files.items()
-    }
+    summary = {}
+    for name, data in files.items():
+        times = data["metadata"]["ts"].tolist()
+        summary[name] = data["metadata"] | {"ts": times}
     (folder / "dataset_summary.pkl").write_bytes(pickle.dumps(summary, 4))
 
 

@@ -18,8 +18,9 @@ LANE_KINDS = {
     "vehicle": PolylineKind.LANE_VEHICLE,
     "bus": PolylineKind.LANE_BUS,
     "bike": PolylineKind.LANE_BIKE,
+    "crosswalk": PolylineKind.CROSSWALK,
+    "drivable_area": PolylineKind.DRIVABLE_AREA,
 }
-LANE_KINDS |= {"crosswalk": PolylineKind.CROSSWALK, "drivable_area": PolylineKind.DRIVABLE_AREA}
 
 
 def track(
@@ -27,11 +28,9 @@ def track(
 ) -> pd.DataFrame:
     """Rows of a track that moves at (5, 1) m/s at 10 Hz, with more cells."""
     step = np.array(list(steps))
-    return pd.DataFrame(
-        {"track_id": name, "step": step, "x": start[0] + 0.5 * step, "y": start[1] + 0.1 * step}
-        | cells,
-        index=range(len(step)),
-    )
+    columns = {"track_id": name, "step": step}
+    columns |= {"x": start[0] + 0.5 * step, "y": start[1] + 0.1 * step}
+    return pd.DataFrame(columns | cells, index=range(len(step)))
 
 
 def frame(*tracks: pd.DataFrame) -> pd.DataFrame:
@@ -67,23 +66,28 @@ def read_all(raw: Path, reader: Table = SMALL, split: str = "val") -> dict[str, 
 
 
 def known_scene(with_future: bool = True) -> Scene:
-    """A scene of a table, with numbers that survive a change of origin: agents with all kinds and roles, and all of a map."""
+    """A scene of a table: agents with all kinds and roles, and all of a map.
+
+    Its numbers survive a change of origin.
+    """
     scene = make_scene(12, num_history=5, num_future=5, with_future=with_future)
-    grid = {
-        name: np.round(getattr(scene, name) * 64) / np.float32(64) for name in ("position", "point")
-    }
-    shift = grid["position"][
-        0, 4
-    ]  # the origin of a table's scene is the focal agent's last observed position
-    position = np.where(scene.valid[..., None], grid["position"] - shift, np.float32(0))
-    moved = {
-        "position": position,
-        "point": grid["point"] - shift,
-        "origin": scene.origin + shift.astype(np.float64),
-    }
-    return with_sorted_edges(
-        replace(scene, source="table", split="val", scene_id="drive", **moved)
-    ).validate()
+    position = _on_grid(scene.position)
+    # The origin of a table's scene is the focal agent's last observed position.
+    shift = position[0, 4]
+    moved = replace(
+        scene,
+        source="table",
+        split="val",
+        scene_id="drive",
+        position=np.where(scene.valid[..., None], position - shift, np.float32(0)),
+        point=_on_grid(scene.point) - shift,
+        origin=scene.origin + shift.astype(np.float64),
+    )
+    return with_sorted_edges(moved).validate()
+
+
+def _on_grid(values: np.ndarray) -> np.ndarray:
+    return np.round(values * 64) / np.float32(64)
 
 
 def with_sorted_edges(scene: Scene) -> Scene:
@@ -96,61 +100,48 @@ def with_sorted_edges(scene: Scene) -> Scene:
 def table_of(scene: Scene) -> pd.DataFrame:
     """A scene's tracks as a table with every column but `timestamp` and `scene_id`."""
     agent, step = np.nonzero(scene.valid)
-    xy, velocity = (
-        scene.position[agent, step] + scene.origin,
-        scene.velocity[agent, step].astype(np.float64),
-    )
-    columns = {
-        "track_id": np.array(scene.agent_id)[agent],
-        "step": step,
-        "x": xy[:, 0],
-        "y": xy[:, 1],
-    }
-    columns |= {
-        "heading": scene.heading[agent, step].astype(np.float64),
-        "vx": velocity[:, 0],
-        "vy": velocity[:, 1],
-    }
-    columns |= {"kind": [AgentKind(kind).name.lower() for kind in scene.agent_kind[agent]]}
-    columns |= {"role": [AgentRole(role).name.lower() for role in scene.agent_role[agent]]}
+    xy = scene.position[agent, step] + scene.origin
+    velocity = scene.velocity[agent, step].astype(np.float64)
+    columns = {"track_id": np.array(scene.agent_id)[agent], "step": step}
+    columns |= {"x": xy[:, 0], "y": xy[:, 1]}
+    columns["heading"] = scene.heading[agent, step].astype(np.float64)
+    columns |= {"vx": velocity[:, 0], "vy": velocity[:, 1]}
+    columns["kind"] = [AgentKind(kind).name.lower() for kind in scene.agent_kind[agent]]
+    columns["role"] = [AgentRole(role).name.lower() for role in scene.agent_role[agent]]
     return pd.DataFrame(columns | {"city": scene.city})
 
 
 def lanes_of(scene: Scene) -> dict[str, Any]:
     """A scene's map as plain lanes JSON."""
-    names, lanes = {kind: name for name, kind in LANE_KINDS.items()}, []
-    edges = list(zip(scene.edge.T.tolist(), scene.edge_kind.tolist(), strict=True))
+    name_of = {kind: name for name, kind in LANE_KINDS.items()}
+    lanes = []
     for index, number in enumerate(scene.polyline_id.tolist()):
         flags = LaneFlag(int(scene.polyline_flags[index]))
-        links = [
-            (EdgeKind(kind), int(scene.polyline_id[b])) for (a, b), kind in edges if a == index
-        ]
         lane: dict[str, Any] = {
             "id": number,
-            "kind": names[PolylineKind(int(scene.polyline_kind[index]))],
-        }
-        lane |= {
+            "kind": name_of[PolylineKind(int(scene.polyline_kind[index]))],
             "points": (scene.polyline(index) + scene.origin).tolist(),
             "intersection": bool(flags & LaneFlag.INTERSECTION),
+            "traffic_control": bool(flags & LaneFlag.TRAFFIC_CONTROL),
+            "turn": "none",
         }
-        lane |= {"traffic_control": bool(flags & LaneFlag.TRAFFIC_CONTROL)}
-        lane |= {
-            "turn": "left"
-            if flags & LaneFlag.TURN_LEFT
-            else "right"
-            if flags & LaneFlag.TURN_RIGHT
-            else "none"
-        }
-        lane |= {"successors": [other for kind, other in links if kind == EdgeKind.SUCCESSOR]}
-        lane |= {"predecessors": [other for kind, other in links if kind == EdgeKind.PREDECESSOR]}
-        lane |= {
-            name: other
-            for name in ("left", "right")
-            for kind, other in links
-            if kind.name.lower() == name
-        }
+        if flags & LaneFlag.TURN_LEFT:
+            lane["turn"] = "left"
+        elif flags & LaneFlag.TURN_RIGHT:
+            lane["turn"] = "right"
+        lane["successors"] = _linked(scene, index, EdgeKind.SUCCESSOR)
+        lane["predecessors"] = _linked(scene, index, EdgeKind.PREDECESSOR)
+        for name, kind in (("left", EdgeKind.LEFT), ("right", EdgeKind.RIGHT)):
+            for other in _linked(scene, index, kind):
+                lane[name] = other
         lanes.append(lane)
     return {"lanes": lanes}
+
+
+def _linked(scene: Scene, index: int, kind: EdgeKind) -> list[int]:
+    """Ids of the lanes that a lane is linked to."""
+    is_link = (scene.edge[0] == index) & (scene.edge_kind == kind)
+    return scene.polyline_id[scene.edge[1, is_link]].tolist()
 
 
 def geojson_of(lanes: dict[str, Any]) -> dict[str, Any]:
@@ -158,8 +149,9 @@ def geojson_of(lanes: dict[str, Any]) -> dict[str, Any]:
     features = []
     for lane in lanes["lanes"]:
         is_ring = lane.get("kind", "vehicle") in ("crosswalk", "drivable_area")
-        geometry = {"type": "Polygon", "coordinates": [lane["points"]]} if is_ring else None
-        geometry = geometry or {"type": "LineString", "coordinates": lane["points"]}
+        geometry = {"type": "LineString", "coordinates": lane["points"]}
+        if is_ring:
+            geometry = {"type": "Polygon", "coordinates": [lane["points"]]}
         properties = {name: value for name, value in lane.items() if name != "points"}
         features.append({"type": "Feature", "geometry": geometry, "properties": properties})
     return {"type": "FeatureCollection", "features": features}

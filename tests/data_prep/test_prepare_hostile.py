@@ -1,4 +1,4 @@
-"""No input can end a run: inputs that fail, change, hang or kill their process are skipped and listed.
+"""No input can end a run: inputs that fail, hang or kill their process are skipped and listed.
 
 Preparing needs the memory of one shard.
 """
@@ -31,26 +31,17 @@ SMALL = PrepareOptions(shard_size=3, progress=False)
 
 
 def test_every_failure_is_listed_with_its_type(tmp_path: Path) -> None:
-    words = (
-        "value",
-        "fine",
-        "agent",
-        "os",
-        "bug",
-        "memory",
-        "recursion",
-        "arrow",
-        "nothing",
-        "text",
-        "long",
-        "fine",
-    )
+    errors = ("agent", "os", "bug", "memory", "recursion", "arrow", "nothing", "text", "long")
+    words = ("value", "fine", *errors, "fine")
     raw = odd_folder(tmp_path / "raw", *words)
     summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, shard_size=50))
     assert summary.scenes == 2
     skipped = dict(summary.skipped)
     assert list(skipped) == [f"s/{i:03d}.txt" for i, word in enumerate(words) if word != "fine"]
-    reasons = {words[int(Path(name).stem)]: reason for name, reason in skipped.items()}
+    reasons = {}
+    for name, reason in skipped.items():
+        word = words[int(Path(name).stem)]
+        reasons[word] = reason
     assert reasons["value"] == "s/000.txt: ValueError: a number is wrong"
     assert "scene 002: agent_id: " in reasons["agent"]
     assert reasons["os"].startswith("s/003.txt: NotADirectoryError: ")
@@ -59,8 +50,9 @@ def test_every_failure_is_listed_with_its_type(tmp_path: Path) -> None:
         "memory": "MemoryError",
         "recursion": "RecursionError",
         "arrow": "ArrowInvalid",
+        "nothing": "AttributeError",
     }
-    for word, name in (types | {"nothing": "AttributeError"}).items():
+    for word, name in types.items():
         assert f".txt: {name}" in reasons[word]
     assert len(reasons["long"]) < 600
     assert not any("\n" in reason for reason in reasons.values())
@@ -71,9 +63,8 @@ def test_a_file_name_that_is_not_text_is_listed(tmp_path: Path) -> None:
     (raw / "s" / "001.txt").rename(raw / "s" / "\udcff.txt")
     for _ in range(2):
         summary = prepare(Odd(), raw, tmp_path / "store", SMALL)
-        assert summary.skipped == [
-            ("s/\\udcff.txt", "s/\\udcff.txt: ValueError: a number is wrong")
-        ]
+        name = "s/\\udcff.txt"
+        assert summary.skipped == [(name, f"{name}: ValueError: a number is wrong")]
     assert summary.splits[0].kept_shards == 1
 
 
@@ -90,32 +81,31 @@ def test_a_scene_that_cannot_be_stored_is_listed(
     monkeypatch.setattr(tasks, "write_shard", write_if_near)
     prepare_shard(task)
     info, count = read_shard_info(task.path)
-    assert (count, [name for name, _ in info.skipped]) == (2, ["s/001.txt", "s/002.txt"])
+    assert count == 2
+    assert [name for name, _ in info.skipped] == ["s/001.txt", "s/002.txt"]
     assert task.is_finished()
     (raw / "s" / "002.txt").write_text("fine")
     with pytest.raises(SceneError, match=r"001\.txt: cannot be stored: OverflowError: too far"):
         prepare_shard(replace(task, strict=True))
     monkeypatch.setattr(tasks, "write_shard", lambda path, scenes, info: 1 / (len(scenes) < 2))
-    with pytest.raises(
-        TrajformerError, match=r"00000\.arrow: cannot be written: ZeroDivisionError"
-    ):
+    message = r"00000\.arrow: cannot be written: ZeroDivisionError"
+    with pytest.raises(TrajformerError, match=message):
         prepare_shard(task)
-    assert [path.name for path in task.path.parent.iterdir()] == ["00000.arrow"], (
-        "no temporary file"
-    )
+    names = [path.name for path in task.path.parent.iterdir()]
+    assert names == ["00000.arrow"], "no temporary file"
 
 
 def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:
     words = ("fine", "kill", "leave", "once", "fine")
     for workers in (1, 2):
         raw = odd_folder(tmp_path / f"{workers}" / "raw", *words)
-        summary = prepare(Odd(), raw, tmp_path / f"store{workers}", replace(SMALL, workers=workers))
+        store = tmp_path / f"store{workers}"
+        summary = prepare(Odd(), raw, store, replace(SMALL, workers=workers))
         names = ["s/001.txt", "s/002.txt"]
         assert summary.skipped == [(name, f"{name}: {KILLED}") for name in names]
-        assert SceneStore(tmp_path / f"store{workers}", "s").scene_ids() == ["000", "003", "004"]
-        assert [reads(raw).count(name) for name in ("001", "002", "003")] == [2, 2, 2], (
-            "two attempts"
-        )
+        assert SceneStore(store, "s").scene_ids() == ["000", "003", "004"]
+        attempts = [reads(raw).count(name) for name in ("001", "002", "003")]
+        assert attempts == [2, 2, 2]
     assert content(tmp_path / "store1") == content(tmp_path / "store2")
     with pytest.raises(SceneError, match=r"001\.txt: killed its process"):
         prepare(Odd(), raw, tmp_path / "strict", replace(SMALL, strict=True))
@@ -123,22 +113,18 @@ def test_inputs_that_kill_their_process_are_listed(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_without_an_input_is_an_error(tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine")
-    with pytest.raises(
-        TrajformerError,
-        match=r"00000\.arrow: the process that makes it is killed \(out of memory\?\)",
-    ):
+    message = r"00000\.arrow: the process that makes it is killed \(out of memory\?\)"
+    with pytest.raises(TrajformerError, match=message):
         prepare(Unreadable(), raw, tmp_path / "store", SMALL)
     assert content(tmp_path / "store") == {}
 
 
 def test_inputs_that_take_too_long_are_listed(tmp_path: Path) -> None:
-    raw = odd_folder(
-        tmp_path / "raw", "fine", "slow", "fine", "deaf", "fine"
-    )  # "slow" and "deaf" take ten minutes
+    # "slow" and "deaf" take ten minutes.
+    raw = odd_folder(tmp_path / "raw", "fine", "slow", "fine", "deaf", "fine")
     summary = prepare(Odd(), raw, tmp_path / "store", replace(SMALL, workers=2, timeout_s=2.0))
-    assert summary.skipped == [
-        (n, f"{n}: took longer than 2 s") for n in ("s/001.txt", "s/003.txt")
-    ]
+    names = ["s/001.txt", "s/003.txt"]
+    assert summary.skipped == [(name, f"{name}: took longer than 2 s") for name in names]
     assert summary.scenes == 3
 
 
@@ -146,21 +132,20 @@ def test_inputs_that_take_too_long_are_listed(tmp_path: Path) -> None:
 def test_inputs_that_need_too_much_memory_are_listed(tmp_path: Path) -> None:
     raw = odd_folder(tmp_path / "raw", "fine", "gigabyte", "fine")
     reason = "MemoryError: more than 0.5 GB are needed (--memory-gb), or no memory is left"
-    for memory_gb, skipped in ((0.5, [("s/001.txt", f"s/001.txt: {reason}")]), (2.0, [])):
-        summary = prepare(
-            Odd(), raw, tmp_path / f"{memory_gb}", replace(SMALL, memory_gb=memory_gb)
-        )
-        assert summary.skipped == skipped
+    low = prepare(Odd(), raw, tmp_path / "low", replace(SMALL, memory_gb=0.5))
+    assert low.skipped == [("s/001.txt", f"s/001.txt: {reason}")]
+    high = prepare(Odd(), raw, tmp_path / "high", replace(SMALL, memory_gb=2.0))
+    assert high.skipped == []
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(OSError, match="memory"), memory_limit(0.5):
-        mmap.mmap(
-            -1, 1_000_000_000
-        )  # an array could get memory that this process has and does not use
+        # An array could get memory that this process has and does not use.
+        mmap.mmap(-1, 1_000_000_000)
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_more_memory_raises_the_limits_of_sizes(tmp_path: Path) -> None:
-    (path := tmp_path / "file").write_bytes(b"1" * 30)
+    path = tmp_path / "file"
+    path.write_bytes(b"1" * 30)
     with memory_limit(5 * MEMORY_GB):
         assert read_file(path, 10) == b"1" * 30
         check_count(30, 10, "rows", path)
@@ -168,7 +153,8 @@ def test_more_memory_raises_the_limits_of_sizes(tmp_path: Path) -> None:
         read_file(path, 10)
 
 
-EARLY, LATE = 150, 550
+EARLY = 150  # scenes
+LATE = 550
 GROWTH_MB = 30.0  # a scene of this test is 0.1 MB
 
 
@@ -197,9 +183,8 @@ def test_memory_does_not_grow_with_the_number_of_scenes(tmp_path: Path) -> None:
     options = PrepareOptions(shard_size=100, progress=False)
     prepare(Endless(EARLY), tmp_path / "raw", tmp_path / "store", options)
     before = memory_mb("VmRSS")
-    summary = prepare(
-        Endless(), tmp_path / "raw", tmp_path / "store", replace(options, overwrite=True)
-    )
+    options = replace(options, overwrite=True)
+    summary = prepare(Endless(), tmp_path / "raw", tmp_path / "store", options)
     assert (summary.scenes, summary.skipped) == (LATE, [])
     assert memory_mb("VmRSS") - before < GROWTH_MB
     early, late = map(float, (tmp_path / "memory").read_text().split())

@@ -1,4 +1,7 @@
-"""After a kill, the same command completes the store with the same bytes; other interruptions: tests/uses."""
+"""After a kill, the same command completes the store with the same bytes.
+
+Other interruptions are tested in tests/uses.
+"""
 
 import os
 import random
@@ -10,29 +13,28 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import fixtures
 from support.prepared import content, preprocess_words
 from support.processes import environment, run_python, session
 
-SCENES, SHARD_SIZE, KILLS = 160, 4, 6
+SCENES = 160
+SHARD_SIZE = 4
+KILLS = 6
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenarios of Argoverse 2 in two splits, one broken."""
     folder = tmp_path_factory.mktemp("raw")
-    first = {
-        split: fixtures.write_argoverse2(folder, split=split, uuid="u-000").parent
-        for split in ("train", "val")
-    }
-    for number in range(1, SCENES // 2):
-        for split, source in first.items():
-            copy = shutil.copytree(source, folder / split / f"u-{number:03d}")
+    for split in ("train", "val"):
+        first = fixtures.write_argoverse2(folder, split=split, uuid="u-000").parent
+        for number in range(1, SCENES // 2):
+            uuid = f"u-{number:03d}"
+            copy = shutil.copytree(first, folder / split / uuid)
             for file in list(copy.iterdir()):
-                file.rename(copy / file.name.replace("u-000", f"u-{number:03d}"))
+                file.rename(copy / file.name.replace("u-000", uuid))
     (folder / "val" / "u-001" / "scenario_u-001.parquet").write_bytes(b"broken")
     return folder
 
@@ -43,28 +45,26 @@ def command(raw: Path, store: Path) -> list[str]:
 
 def start(raw: Path, store: Path) -> subprocess.Popen[str]:
     """Run the command in a new session, so that all its processes can be found."""
-    options: dict[str, Any] = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "start_new_session": True,
-    }
     # The background jobs of a shell, and their children, ignore Ctrl-C.
     restore = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         [sys.executable, *command(raw, store)],
         text=True,
         env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
         preexec_fn=restore,
-        **options,
     )
 
 
 def shards(store: Path) -> dict[str, tuple[int, int]]:
     """Every shard with its inode and time, which change when it is written again."""
-    files = ((path, path.stat()) for path in store.glob("*/*.arrow"))
-    return {
-        path.relative_to(store).as_posix(): (stat.st_ino, stat.st_mtime_ns) for path, stat in files
-    }
+    identities = {}
+    for path in store.glob("*/*.arrow"):
+        stat = path.stat()
+        identities[path.relative_to(store).as_posix()] = (stat.st_ino, stat.st_mtime_ns)
+    return identities
 
 
 def wait_for_shards(running: subprocess.Popen[str], store: Path, count: int) -> None:
@@ -82,7 +82,8 @@ def assert_gone(leader: int) -> None:
 
 
 def test_kills_do_not_change_the_store(raw: Path, tmp_path: Path) -> None:
-    store, rng = tmp_path / "store", random.Random(0)
+    store = tmp_path / "store"
+    rng = random.Random(0)
     finished: dict[str, tuple[int, int]] = {}
     kills = 0
     while kills < KILLS:
@@ -92,15 +93,16 @@ def test_kills_do_not_change_the_store(raw: Path, tmp_path: Path) -> None:
         time.sleep(rng.uniform(0.0, 0.05))
         kills += running.poll() is None
         with suppress(ProcessLookupError):
-            kill = (
-                os.killpg if kills % 2 else os.kill
-            )  # all processes, or the parent of the workers
-            kill(running.pid, signal.SIGKILL)
+            if kills % 2:
+                os.killpg(running.pid, signal.SIGKILL)  # all processes
+            else:
+                os.kill(running.pid, signal.SIGKILL)  # the parent of the workers
         running.communicate()
         assert_gone(running.pid)
         if running.returncode == 0:  # it was faster than the kill: make the store incomplete again
-            for path in (store / "manifest.json", *sorted(store.glob("*/*.arrow"))[::2]):
-                path.unlink(missing_ok=True)
+            (store / "manifest.json").unlink(missing_ok=True)
+            for path in sorted(store.glob("*/*.arrow"))[::2]:
+                path.unlink()
             finished = shards(store)
             continue
         now = shards(store)
@@ -114,6 +116,5 @@ def test_kills_do_not_change_the_store(raw: Path, tmp_path: Path) -> None:
     assert shards(store) | finished == shards(store)
     uninterrupted = tmp_path / "uninterrupted"
     assert run_python(*command(raw, uninterrupted)).returncode == 0
-    assert (
-        content(store) == content(uninterrupted) and len(content(store)) == SCENES // SHARD_SIZE + 1
-    )
+    assert content(store) == content(uninterrupted)
+    assert len(content(store)) == SCENES // SHARD_SIZE + 1

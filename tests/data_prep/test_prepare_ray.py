@@ -1,4 +1,4 @@
-"""Preparing on a Ray cluster: the same bytes as on one machine, lost workers, and errors for the user."""
+"""Preparing on a Ray cluster: the bytes of one machine, lost workers, and errors for the user."""
 
 import os
 import socket
@@ -29,34 +29,24 @@ ON_RAY = replace(LOCAL, executor="ray")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A small Ray on this machine, connected; its address."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])  # of a worker
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    variables = {"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}}
+    worker_path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    variables = {"PYTHONPATH": worker_path, "OMP_NUM_THREADS": "1"}
     ray.init(
         address="local",
         num_cpus=2,
         object_store_memory=OBJECT_STORE_BYTES,
-        runtime_env=variables,
-        **quiet,
+        runtime_env={"env_vars": variables},
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
     )
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 
 
 def test_the_cluster_makes_the_same_bytes(cluster: str, tmp_path: Path) -> None:
-    words = (
-        "fine",
-        "kill",
-        "fine",
-        "fine",
-        "value",
-        "slow",
-        "fine",
-        "fine",
-        "deaf",
-        "fine",
-        "once",
-    )
+    text = "fine kill fine fine value slow fine fine deaf fine once"
+    words = text.split()
     stores = {}
     for name, options in (("local", LOCAL), ("ray", ON_RAY)):
         raw = odd_folder(tmp_path / name / "raw", *words)
@@ -83,12 +73,10 @@ def test_a_lost_worker_is_replaced(cluster: str, tmp_path: Path) -> None:
 def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path) -> None:
     raw = fixtures.argoverse1_folder(tmp_path / "raw", sequences=5)
     prepare(Argoverse1(), raw, tmp_path / "local", replace(LOCAL, shard_size=2, timeout_s=60.0))
+    options = ("--shard-size", 2, "--executor", "ray")
     for name, address in (("connected", ["--ray-address", cluster]), ("started", [])):
-        done = run_python(
-            *preprocess_words(
-                "argoverse1", raw, tmp_path / name, "--shard-size", 2, "--executor", "ray", *address
-            )
-        )
+        words = preprocess_words("argoverse1", raw, tmp_path / name, *options, *address)
+        done = run_python(*words)
         assert done.returncode == 0, done.stderr
         assert "train: 5 scenes" in done.stdout
         assert content(tmp_path / name) == content(tmp_path / "local")
@@ -102,9 +90,8 @@ def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path) -> None:
             options = ("--executor", "ray", "--ray-address", address)
             done = run_python(*preprocess_words("argoverse1", raw, tmp_path / "store", *options))
             assert done.returncode == 1
-            assert done.stderr.splitlines()[-1].startswith(
-                f"trajformer preprocess: no Ray cluster at {address}: "
-            )
+            last_line = done.stderr.splitlines()[-1]
+            assert last_line.startswith(f"trajformer preprocess: no Ray cluster at {address}: ")
             assert "Traceback" not in done.stderr
 
 

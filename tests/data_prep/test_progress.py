@@ -18,22 +18,25 @@ EIGHT = ["fine"] * 8  # inputs
 def test_a_log_gets_a_line_every_30_seconds(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw, now = odd_folder(tmp_path / "raw", *EIGHT), [1000.0]
+    raw = odd_folder(tmp_path / "raw", *EIGHT)
+    now = [1000.0]
     for clock in ("data_prep.engine.progress.time.monotonic", "tqdm.std.time"):
         monkeypatch.setattr(clock, lambda: now[0])
     inputs = Odd().inputs(raw, "s")
-    kept, *pending = (
-        ShardTask(Odd(), raw, raw.parent / "store", "s", i, tuple(inputs[2 * i : 2 * i + 2]))
-        for i in range(4)
-    )
+    tasks = []
+    for index in range(4):
+        shard_inputs = tuple(inputs[2 * index : 2 * index + 2])
+        tasks.append(ShardTask(Odd(), raw, tmp_path / "store", "s", index, shard_inputs))
+    kept = tasks[0]
     kept.path.parent.mkdir(parents=True)
     kept.path.write_bytes(b"x" * 3000)
-    shown = Progress([kept, *pending], [kept], shown=True)
+    shown = Progress(tasks, [kept], shown=True)
     for second in range(65):
         now[0] = 1000.0 + second
         if second == 40:
-            shown.finish_shard(pending[0], ShardResult(5000, (0.1, 0.1), ""))
-        shown.update(1 if second >= 10 else 0)
+            shown.finish_shard(tasks[1], ShardResult(5000, (0.1, 0.1), ""))
+        unfinished = 1 if second >= 10 else 0
+        shown.update(unfinished)
     shown.close()
     assert capsys.readouterr().err.splitlines() == [
         "prepare:  38% 3/8 [00:30<02:30, 30.00s/scene, store about 12.0kB]",
@@ -51,4 +54,6 @@ def test_a_terminal_gets_a_bar_and_progress_is_optional(
     for _ in range(2):  # the second time all shards are finished
         summary = prepare(Odd(), raw, tmp_path / "store", PrepareOptions(shard_size=3))
         printed = capsys.readouterr().err
-        assert "8/8" in printed and f"store about {summary.splits[0].bytes / 1000:.1f}kB" in printed
+        size = f"{summary.splits[0].bytes / 1000:.1f}kB"
+        assert "8/8" in printed
+        assert f"store about {size}" in printed

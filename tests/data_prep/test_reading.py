@@ -1,4 +1,7 @@
-"""Inputs are read in alternation, stage by stage, within a time limit; the result is the same as one by one."""
+"""Inputs are read in alternation, stage by stage, within a time limit.
+
+The result is the same as one by one.
+"""
 
 import signal
 import time
@@ -37,15 +40,13 @@ class Staged(StagedReader, Odd):
 
 
 def task_of(reader: Reader, raw: Path, split: str = "s", **options: Any) -> ShardTask:
-    return ShardTask(
-        reader, raw, raw.parent / "store", split, 0, tuple(reader.inputs(raw, split)), **options
-    )
+    inputs = tuple(reader.inputs(raw, split))
+    return ShardTask(reader, raw, raw.parent / "store", split, 0, inputs, **options)
 
 
 def test_strict_names_the_first_input_that_cannot_be_used(tmp_path: Path) -> None:
-    raw = odd_folder(
-        tmp_path / "raw", "fine", "bad", "fine"
-    )  # the second fails in stage two, the third in stage one
+    # The second fails in stage two, the third in stage one.
+    raw = odd_folder(tmp_path / "raw", "fine", "bad", "fine")
     (raw / "s" / "002.txt").unlink()
     (raw / "s" / "002.txt").mkdir()
     with pytest.raises(SceneError, match=r"001\.txt: bad"):
@@ -55,12 +56,13 @@ def test_strict_names_the_first_input_that_cannot_be_used(tmp_path: Path) -> Non
 def test_the_bytes_are_the_same_as_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw, split, reader = tmp_path / "raw", "val", Argoverse2()
+    raw = tmp_path / "raw"
+    reader = Argoverse2()
     for number in range(5):
         fixtures.write_argoverse2(raw, uuid=f"u-{number}")
-    item = reader.inputs(raw, split)[1]
-    item.path.write_bytes(item.path.read_bytes()[:300])
-    task = task_of(reader, raw, split)
+    damaged = reader.inputs(raw, "val")[1].path
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    task = task_of(reader, raw, "val")
     prepare_shard(task)
     in_alternation = task.path.read_bytes()
     monkeypatch.setattr(tasks, "GROUP_SIZE", 1)
@@ -71,9 +73,7 @@ def test_the_bytes_are_the_same_as_one_by_one(
 
 
 def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:
-    raw = odd_folder(
-        tmp_path / "raw", "fine", "endless", "fine"
-    )  # an endless number of short stages
+    raw = odd_folder(tmp_path / "raw", "fine", "endless", "fine")  # an endless number of stages
     task = task_of(Staged(), raw, timeout_s=1.0)
     assert prepare_shard(task).seconds[1] >= 1.0
     info, count = read_shard_info(task.path)

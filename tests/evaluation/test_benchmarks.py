@@ -295,8 +295,6 @@ def test_what_cannot_be_compared_is_refused(
     )
     assert "unit px, but the training scenes have m" in fails(*words, "--checkpoint", other)
     assert "unrecognized arguments: --export" in fails(*words, "--export", tmp_path / "e")
-    assert "no such folder" in fails(
-        "benchmark", "nuscenes", "--data", tmp_path / "nothing"
-    )
+    assert "no such folder" in fails("benchmark", "nuscenes", "--data", tmp_path / "nothing")
     assert "arguments are required: data" in fails("benchmark", "nuscenes")
     assert "unrecognized arguments: --store" in fails(*words, "--store", tmp_path)

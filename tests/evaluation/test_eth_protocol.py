@@ -19,6 +19,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.protocols import eth_ucy as protocol
+from trajformer.evaluation.protocols import eth_ucy_table
 from trajformer.models.constant_velocity import (
     ConstantVelocity,
     ConstantVelocityConfig,
@@ -326,16 +327,18 @@ def test_missing_predictions_and_nan_are_errors(raw: Path) -> None:
 
 def test_published_means_agree_with_their_rows() -> None:
     assert (
-        len({name for name, _, _ in protocol.BEST_OF_20}) == len(protocol.BEST_OF_20) == 9
-        and len(protocol.MOST_PROBABLE) == 2
+        len({name for name, _, _ in eth_ucy_table.BEST_OF_20}) == len(eth_ucy_table.BEST_OF_20) == 9
+        and len(eth_ucy_table.MOST_PROBABLE) == 2
     )
-    for name, cells, source in protocol.BEST_OF_20:
+    for name, cells, source in eth_ucy_table.BEST_OF_20:
         rows = [[float(number) for number in cell.split("/")] for cell in cells.split()]
         assert len(rows) == 6 and source
         assert np.mean(rows[:5], axis=0) == pytest.approx(rows[5], abs=0.0101), (
             name
         )  # all are rounded
-    text = protocol.table({"ours": {"eth": dict.fromkeys(protocol.FIGURES, 0.25)}}, {"eth": 0.5})
+    text = eth_ucy_table.published_table(
+        {"ours": {"eth": dict.fromkeys(protocol.METRICS, 0.25)}}, {"eth": 0.5}
+    )
     (agentformer,) = [line for line in text.splitlines() if line.startswith("AgentFormer")]
     assert agentformer.split()[2:8] == [
         "0.45/0.75",
@@ -384,9 +387,7 @@ def test_a_model_trained_on_the_test_scene_is_refused(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = checkpoint(tmp_path / "zara1.ckpt", "eth_train")
-    assert (
-        run_command("benchmark", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
-    )
+    assert run_command("benchmark", "eth_ucy", "--data", raw, "--checkpoint", path) == 1
     assert (
         "the model was trained on split 'eth_train', which contains zara1"
         in capsys.readouterr().err
@@ -508,12 +509,7 @@ def test_a_store_is_also_scored_by_20_modes(
 def scored(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The protocol without checkpoints: figures by model and scene."""
     file = tmp_path_factory.mktemp("scored") / "figures.json"
-    assert (
-        run_command(
-            "benchmark", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file
-        )
-        == 0
-    )
+    assert run_command("benchmark", "eth_ucy", "--data", real_data / "eth_ucy", "--json", file) == 0
     return dict(json.loads(file.read_text()))
 
 

@@ -18,6 +18,7 @@ from trajformer.cli.protocols import read_cases
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
 from trajformer.evaluation.protocols import interaction as protocol
+from trajformer.evaluation.protocols import interaction_challenge
 from trajformer.recipes.checkpoint import load_predictor
 
 Row = dict[str, str]
@@ -195,15 +196,17 @@ def test_cars_in_a_queue_collide_by_their_circles(
     paths = protocol.Paths(position, np.zeros((2, 1, 3)), np.array([[length, 1.8]] * 2))
     exact = gap < length - 1.8 + 3.6 / math.sqrt(3.8)
     assert (
-        protocol.collided(paths, paths, np.array([[0], [1]])).tolist() == [[expected]] == [[exact]]
+        protocol.cars_touch(paths, paths, np.array([[0], [1]])).tolist()
+        == [[expected]]
+        == [[exact]]
     )
     crossing = paths._replace(heading=np.full_like(paths.heading, math.pi / 2))
-    assert not protocol.collided(crossing, crossing, np.array([[0], [1]])).any()  # side by side
+    assert not protocol.cars_touch(crossing, crossing, np.array([[0], [1]])).any()  # side by side
 
 
 def test_means_are_over_cases() -> None:
     def case(value: float, cars: int) -> dict[str, dict[str, float]]:
-        return {"FJMP": dict.fromkeys(protocol.FIGURES, value) | {"num_cars": cars}}
+        return {"FJMP": dict.fromkeys(protocol.METRICS, value) | {"num_cars": cars}}
 
     means = protocol.summarize({"A": [case(1.0, 9), case(2.0, 1)], "B": [case(6.0, 1)]})
     assert means["FJMP"]["A"]["minJointFDE"] == 1.5 and means["FJMP"]["mean"]["minJointFDE"] == 3.0
@@ -238,14 +241,14 @@ def challenge_file(tmp_path: Path) -> Path:
         tmp_path / f"{case_set.split}_sub.csv",
         load_predictor("constant_velocity_sampled"),
     )
-    protocol.write_challenge_file(
+    interaction_challenge.write_challenge_file(
         path, list(protocol.outcomes(predictor, case_set, progress=False))
     )
     return path
 
 
 def test_the_challenge_file_has_six_modes_of_all_complete_cars(challenge_file: Path) -> None:
-    assert protocol.check_challenge_file(challenge_file) == 2  # car 1 of both cases
+    assert interaction_challenge.check_challenge_file(challenge_file) == 2  # car 1 of both cases
     rows = list(csv.DictReader(challenge_file.read_text().splitlines()))
     assert {(row["case_id"], row["track_id"]) for row in rows} == {("1", "1"), ("3", "1")}
     assert list(rows[0])[-3:] == ["x6", "y6", "psi_rad6"]
@@ -273,7 +276,7 @@ def test_a_wrong_challenge_file_is_refused(
     assert old in content
     challenge_file.write_text(content.replace(old, new, 1))
     with pytest.raises(TrajformerError, match=reason):
-        protocol.check_challenge_file(challenge_file)
+        interaction_challenge.check_challenge_file(challenge_file)
 
 
 def test_the_command_prints_and_writes_the_metrics(

@@ -26,7 +26,16 @@ from trajformer.cli.files import bars
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation import evaluate
-from trajformer.evaluation.protocols import benchmark, eth_ucy, interaction, nuscenes, sdd
+from trajformer.evaluation.protocols import (
+    benchmark,
+    eth_ucy,
+    eth_ucy_table,
+    interaction,
+    interaction_challenge,
+    interaction_table,
+    nuscenes,
+    sdd,
+)
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import UNTRAINED, load_predictor
@@ -114,7 +123,7 @@ def _score_split(
         if label in exports:
             results = nuscenes.write_challenge(exports[label], results)
         rows[label] = benchmark.score(rules, results)
-    return benchmark.table(rules, rows), rows
+    return benchmark.published_table(rules, rows), rows
 
 
 # ---- INTERACTION: validation cases by location --------------------------------------------------
@@ -142,9 +151,9 @@ def score_interaction(args: Namespace, device: torch.device) -> Table:
             cases[label][case_set.split] = [interaction.case_metrics(each) for each in outcomes]
             if args.export is not None:
                 file = _export_folder(args.export, label) / f"{case_set.split}_sub.csv"
-                interaction.write_challenge_file(file, outcomes)
+                interaction_challenge.write_challenge_file(file, outcomes)
     metrics = {label: interaction.summarize(locations) for label, locations in cases.items()}
-    return interaction.table(metrics), metrics
+    return interaction_table.published_table(metrics), metrics
 
 
 def read_cases(data: Path) -> Iterator[interaction.CaseSet]:
@@ -194,7 +203,7 @@ def score_eth_ucy(args: Namespace, device: torch.device) -> Table:
 
     recorded = {name: eth_ucy.recorded_collision_rate(each) for name, each in test_sets.items()}
     recorded["mean"] = sum(recorded.values()) / len(recorded)
-    return eth_ucy.table(metrics, recorded), metrics
+    return eth_ucy_table.published_table(metrics, recorded), metrics
 
 
 def _score_set(

@@ -1,4 +1,4 @@
-"""Benchmarks with one test split: figures of a model, and the published table with the rows of models."""
+"""Benchmarks with one test split: metrics of a model, and the published table with its rows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,27 +11,40 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.collection import Means
 from trajformer.evaluation.metrics.displacement import Metrics
 
-Row = tuple[str, str, str]  # label of a model, a cell for each column ("-" if not given), source
+# label of a model, a cell for each column ("-" if not given), source
+Row = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The rules of a benchmark and its published rows."""
+    """The rules of a benchmark and its published rows.
+
+    Attributes:
+        title: of the table.
+        split: that is scored.
+        num_targets: of the split.
+        columns: names of metrics.
+        metrics: gives their values for a batch.
+        published: rows of published models.
+        reference: label of the published row from which differences are printed.
+        notes: differences from the published settings.
+    """
 
     title: str
     split: str
-    num_targets: int  # of the split
-    columns: tuple[str, ...]  # names of figures
+    num_targets: int
+    columns: tuple[str, ...]
     metrics: Callable[[Forecast, SceneBatch], Metrics]
     published: tuple[Row, ...]
-    reference: str  # the published row from which differences are printed
-    notes: tuple[str, ...]  # differences from the published settings
+    reference: str
+    notes: tuple[str, ...]
 
 
 def score(benchmark: Benchmark, results: Iterable[tuple[SceneBatch, Forecast]]) -> dict[str, float]:
-    """The number of targets and the mean of each figure over targets.
+    """The number of targets and the mean of each metric over targets.
 
-    Raises TrajformerError: the number of targets differs from the published number, or a figure is NaN or infinite.
+    Raises TrajformerError: the number of targets differs from the published number, or a metric is
+    NaN or infinite.
     """
     means = Means(benchmark.metrics, "num_targets", benchmark.columns)
     for batch, forecast in results:
@@ -39,59 +52,62 @@ def score(benchmark: Benchmark, results: Iterable[tuple[SceneBatch, Forecast]]) 
     metrics = means.compute()
     count = metrics.get("num_targets", 0)
     if count != benchmark.num_targets:
-        reason = "another version of the files or a model that leaves out targets; the figures are not comparable"
-        raise TrajformerError(
-            f"split '{benchmark.split}': {count} targets, expected {benchmark.num_targets}: {reason}"
-        )
-    if bad := [name for name, value in metrics.items() if not np.isfinite(value)]:
-        raise TrajformerError(f"{bad[0]} of the model is not a number")
+        counts = f"{count} targets, expected {benchmark.num_targets}"
+        reason = "another version of the files or a model that leaves out targets"
+        problem = f"{counts}: {reason}; the figures are not comparable"
+        raise TrajformerError(f"split '{benchmark.split}': {problem}")
+    check_finite(metrics)
     return metrics
+
+
+def check_finite(metrics: Mapping[str, float], where: str = "") -> None:
+    """Raise TrajformerError if a metric is NaN or infinite."""
+    for name, value in metrics.items():
+        if not np.isfinite(value):
+            raise TrajformerError(f"{where}{name} of the model is not a number")
 
 
 def as_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Rows (label, cells separated by spaces, source) under the names of columns."""
     import pandas as pd
 
-    table = pd.DataFrame(
-        [cells.split() for _, cells, _ in rows], [label for label, _, _ in rows], list(columns)
-    ).to_string()
-    sources = ["", *(f"  {source}" for _, _, source in rows)]
+    cells = [row[1].split() for row in rows]
+    labels = [row[0] for row in rows]
+    lines = pd.DataFrame(cells, labels, list(columns)).to_string().splitlines()
+    sources = ["", *(row[2] for row in rows)]
     return "\n".join(
-        (line + source).rstrip() for line, source in zip(table.splitlines(), sources, strict=True)
+        f"{line}  {source}".rstrip() for line, source in zip(lines, sources, strict=True)
     )
 
 
-def table(benchmark: Benchmark, models: Mapping[str, Mapping[str, float]]) -> str:
-    """The published rows, the rows of models by label, and their differences from the reference row, as text."""
+def published_table(benchmark: Benchmark, models: Mapping[str, Mapping[str, float]]) -> str:
+    """The published rows, the rows of models by label, and their differences from the reference."""
     columns = benchmark.columns
-    rows = [
-        (label, " ".join(f"{row[name]:.3f}" for name in columns), "")
-        for label, row in models.items()
+    reference = _reference_cells(benchmark)
+    rows = []
+    differences = []
+    for label, metrics in models.items():
+        values = [metrics[name] for name in columns]
+        rows.append((label, " ".join(f"{value:.3f}" for value in values), ""))
+        cells = [_difference(v, cell) for v, cell in zip(values, reference, strict=True)]
+        differences.append((label, " ".join(cells), ""))
+    parts = [
+        benchmark.title,
+        "",
+        as_text(columns, [*benchmark.published, *rows]),
+        "",
+        f"difference from {benchmark.reference}",
+        as_text(columns, differences),
+        "",
+        *benchmark.notes,
     ]
-    (reference,) = (
-        cells.split() for name, cells, _ in benchmark.published if name == benchmark.reference
-    )
-    gaps = []
-    for label, row in models.items():
-        pairs = zip(columns, reference, strict=True)
-        gaps.append(
-            (
-                label,
-                " ".join(
-                    "-" if cell == "-" else f"{row[name] - float(cell):+.3f}"
-                    for name, cell in pairs
-                ),
-                "",
-            )
-        )
-    lines = [benchmark.title, "", as_text(columns, [*benchmark.published, *rows])]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"difference from {benchmark.reference}",
-            as_text(columns, gaps),
-            "",
-            *benchmark.notes,
-        ]
-    )
+    return "\n".join(parts)
+
+
+def _reference_cells(benchmark: Benchmark) -> list[str]:
+    [cells] = [cells for name, cells, _ in benchmark.published if name == benchmark.reference]
+    return cells.split()
+
+
+def _difference(value: float, cell: str) -> str:
+    return "-" if cell == "-" else f"{value - float(cell):+.3f}"

@@ -1,7 +1,7 @@
-"""The Stanford Drone protocol: 8 steps observed, 12 to predict (0.4 s each), 2,829 test tracks, pixels.
+"""The Stanford Drone protocol: 8 steps observed, 12 to predict (0.4 s each), 2,829 tracks, pixels.
 
-Most papers take the minima of ADE and FDE over 20 samples separately (MART, TUTR). The stricter reading takes both from one
-sample: PECNet reports the ADE of the sample with the best end point.
+Most papers take the minima of ADE and FDE over 20 samples separately (MART, TUTR). The stricter
+reading takes both from one sample: PECNet reports the ADE of the sample with the best end point.
 """
 
 from trajformer.data.batch import SceneBatch
@@ -18,17 +18,18 @@ K = 20
 
 
 def drone_metrics(forecast: Forecast, batch: SceneBatch) -> Metrics:
-    """Separate minima over the 20 most probable modes, ADE at the best FDE, and both errors of the most probable mode [B, S]."""
+    """Metrics [B, S]: separate minima over the 20 most probable modes, ADE at the best FDE.
+
+    Also both errors of the most probable mode. Targets with all future steps count.
+    """
     valid = batch.truth.valid
     errors = agent_errors(forecast, batch.truth.position, valid)
-    metrics = {
-        f"{name}_{k}": value
-        for k in (1, K)
-        for name, value in separate_minima(errors.most_probable(k)).items()
-    }
-    return metrics | {
-        f"ADE_at_best_FDE_{K}": best_end(errors.most_probable(K))["minADE"]
-    }, valid.all(-1)
+    metrics = {}
+    for k in (1, K):
+        for name, value in separate_minima(errors.most_probable(k)).items():
+            metrics[f"{name}_{k}"] = value
+    metrics[f"ADE_at_best_FDE_{K}"] = best_end(errors.most_probable(K))["minADE"]
+    return metrics, valid.all(-1)
 
 
 BENCHMARK = Benchmark(
@@ -53,8 +54,10 @@ BENCHMARK = Benchmark(
     ),
     reference="PPT",
     notes=(
-        "Minima: ADE_20 and FDE_20 separately, as MART and TUTR do; ADE_at_best_FDE_20 is the stricter reading, as PECNet's.",
-        "Training data: there is no official validation part; some published models were trained on tracks and their reversals.",
+        "Minima: ADE_20 and FDE_20 separately, as MART and TUTR do; ADE_at_best_FDE_20 is the "
+        "stricter reading, as PECNet's.",
+        "Training data: there is no official validation part; some published models were trained "
+        "on tracks and their reversals.",
         "Images: none are used; Y-net uses the image of the place.",
     ),
 )

@@ -2,7 +2,10 @@
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received, as at the end of a cluster job. The command line ends with status 143 instead of 130."""
+    """SIGTERM was received, as at the end of a cluster job.
+
+    The command line ends with status 143 instead of 130.
+    """
 
 
 class TrajformerError(Exception):
@@ -35,4 +38,5 @@ class ConfigError(TrajformerError):
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
-        self.field, self.reason = field, reason
+        self.field = field
+        self.reason = reason

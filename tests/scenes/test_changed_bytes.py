@@ -2,6 +2,7 @@
 
 import multiprocessing
 import random
+import re
 import shutil
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -16,31 +17,35 @@ from trajformer.scenes.resample import resample_store
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
-CHANGES, SHARDS, FIRST, FULL = (
-    1000,
-    12,
-    2,
-    5,
-)  # scenes of a shard when it is first written, and when it is complete
+CHANGES = 1000
+SHARDS = 12
+FIRST = 2  # scenes of a shard when it is first written
+FULL = 5  # scenes of a shard when it is complete
 DONE = "val"  # the split that is written last
 
 
 def test_verify_finds_each_changed_byte(tmp_path: Path) -> None:
-    """Half of the changes are in the manifest and in the record of the origin, where spaces and digits are rarely looked at."""
+    """Half of the changes are in the manifest and in the record of the origin.
+
+    Spaces and digits there are rarely looked at.
+    """
     make_store(tmp_path / "source", (2, 1))
     store = tmp_path / "store"
     resample_store(tmp_path / "source", store, lambda paths, total: paths, num_future=1)
     assert problems(store) == []
-    rng, names = random.Random(0), [MANIFEST, RESAMPLED, "train/00000.arrow", "train/00001.arrow"]
+    rng = random.Random(0)
+    names = [MANIFEST, RESAMPLED, "train/00000.arrow", "train/00001.arrow"]
     whole = {name: (store / name).read_bytes() for name in names}
     missed = []
     for number in range(CHANGES):
         name = names[number % len(names)]
-        content, position = bytearray(whole[name]), rng.randrange(len(whole[name]))
+        content = bytearray(whole[name])
+        position = rng.randrange(len(content))
         content[position] ^= rng.randrange(1, 256)
         (store / name).write_bytes(content)
         try:
-            missed += [] if problems(store) else [(name, position)]
+            if not problems(store):
+                missed.append((name, position))
         except StoreError as error:
             assert MANIFEST in str(error)
         (store / name).write_bytes(whole[name])
@@ -68,7 +73,10 @@ def test_a_shard_that_changes_after_opening_is_refused(
 
 
 def write_twice(root: Path) -> None:
-    """Write a store shard by shard, then every shard again with more scenes, with and without a manifest."""
+    """Write a store shard by shard, then every shard again with more scenes.
+
+    Meanwhile there is a manifest or none.
+    """
     for count in (FIRST, FULL):
         for index in range(SHARDS):
             scenes = [random_scene(index * FULL + number) for number in range(count)]
@@ -81,9 +89,13 @@ def write_twice(root: Path) -> None:
 
 
 def read_until_done(root: Path) -> tuple[int, list[str]]:
-    """Open and read the store again and again; the number of scenes read, and the ids after the writer has finished."""
+    """Open and read the store again and again.
+
+    Returns the number of scenes read, and the ids after the writer has finished.
+    """
     expected = {f"scene-{seed}": fingerprint(random_scene(seed)) for seed in range(SHARDS * FULL)}
-    count, limit = 0, time.monotonic() + 60
+    count = 0
+    limit = time.monotonic() + 60
     while time.monotonic() < limit:
         done = (root / DONE / "00000.arrow").exists()
         ids = []
@@ -92,11 +104,7 @@ def read_until_done(root: Path) -> tuple[int, list[str]]:
                 assert fingerprint(scene) == expected[scene.scene_id], scene.scene_id
                 ids.append(scene.scene_id)
         except StoreError as error:
-            assert (
-                "no such store" in str(error)
-                or "no split" in str(error)
-                or "has changed" in str(error)
-            ), error
+            assert re.search("no such store|no split|has changed", str(error)), error
             assert not done, error
         count += len(ids)
         if done:
@@ -105,7 +113,10 @@ def read_until_done(root: Path) -> tuple[int, list[str]]:
 
 
 def test_two_readers_and_one_writer(tmp_path: Path) -> None:
-    """Readers see whole scenes with the right content, or one of three errors, and in the end all scenes."""
+    """Readers see whole scenes with the right content, or one of three errors.
+
+    In the end they see all scenes.
+    """
     with ProcessPoolExecutor(3, multiprocessing.get_context("spawn")) as pool:
         readers = [pool.submit(read_until_done, tmp_path / "store") for _ in range(2)]
         pool.submit(write_twice, tmp_path / "store").result()

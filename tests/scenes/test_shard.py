@@ -146,7 +146,7 @@ def test_impossible_text_offsets_are_refused(tmp_path: Path, case: str) -> None:
 
 
 def test_a_column_length_beyond_the_buffer_is_refused(tmp_path: Path) -> None:
-    """In the file the length precedes the null count. A false length would cause reads beyond the file."""
+    """A false length would cause reads beyond the file. In the file it precedes the null count."""
     path = tmp_path / "0.arrow"
     write_shard(path, [random_scene(0, 50, 30)], ShardInfo("random", "train"))
     count = int(Shard(path).scene(0).valid.sum())
@@ -159,7 +159,10 @@ def test_a_column_length_beyond_the_buffer_is_refused(tmp_path: Path) -> None:
 
 
 def test_flipped_bits_never_crash(tmp_path: Path) -> None:
-    """Flips bits in values and in the Arrow metadata at both ends; reading raises only StoreError."""
+    """Flips bits in values and in the Arrow metadata at both ends.
+
+    Reading raises only StoreError.
+    """
     make_store(tmp_path, (4, 1))
     path, rng = shard_path(tmp_path, "train", 0), random.Random(0)
     whole = path.read_bytes()

@@ -48,19 +48,17 @@ ORIGINS = st.floats(-MAX_ORIGIN_M, MAX_ORIGIN_M, allow_subnormal=True)
 
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
-    agents, lanes = draw(st.integers(1, 6)), draw(st.integers(0, 5))
+    agents = draw(st.integers(1, 6))
+    lanes = draw(st.integers(0, 5))
     names: dict[str, Any] = {name: draw(FILE_NAMES) for name in ("scene_id", "source", "split")}
     names["agent_id"] = tuple(draw(st.lists(NAMES, min_size=agents, max_size=agents, unique=True)))
-    names |= {"city": draw(NAMES | st.just("")), "origin": np.array([draw(ORIGINS), draw(ORIGINS)])}
+    names["city"] = draw(NAMES | st.just(""))
+    names["origin"] = np.array([draw(ORIGINS), draw(ORIGINS)])
     names["period_s"] = draw(st.floats(0, 60, exclude_min=True, exclude_max=True))
-    return random_scene(
-        draw(st.integers(0, 2**32)),
-        agents,
-        lanes,
-        draw(st.booleans()),
-        odd=draw(st.booleans()),
-        **names,
-    )
+    seed = draw(st.integers(0, 2**32))
+    future = draw(st.booleans())
+    odd = draw(st.booleans())
+    return random_scene(seed, agents, lanes, future, odd=odd, **names)
 
 
 @settings(
@@ -88,9 +86,8 @@ def test_another_process_reads_the_same_scenes_and_writes_the_same_bytes(tmp_pat
     assert same_bits(store[4], scenes[4])  # a shard is open
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         written = pool.submit(write_elsewhere, second)
-        assert (
-            pool.submit(read_elsewhere, store).result() == written.result() == read_elsewhere(store)
-        )
+        read = pool.submit(read_elsewhere, store)
+        assert read.result() == written.result() == read_elsewhere(store)
     for path in first.rglob("*.*"):
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
     assert not list(tmp_path.rglob("*.tmp"))

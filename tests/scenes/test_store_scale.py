@@ -1,4 +1,4 @@
-"""Large stores: very large scenes, index types, thousands of shards, and the packages that reading imports."""
+"""Large stores: very large scenes, index types, thousands of shards, and imported packages."""
 
 import os
 from pathlib import Path
@@ -33,14 +33,17 @@ def restore(path: Path, scenes: list[Scene]) -> Shard:
 
 @pytest.mark.parametrize("limit", [1 << 8, 1 << 16])
 def test_index_types(tmp_path: Path, limit: int) -> None:
-    """Polyline lengths and edges have an index type that depends on P and M, here on both sides of each limit."""
+    """Polyline lengths and edges have an index type that depends on P and M.
+
+    Here P and M are on both sides of each limit.
+    """
     around = (limit - 2, limit - 1, limit, limit + 1)
     lengths = [random_scene(n, lanes=lanes, points=n) for n in around for lanes in (1, 2, 100)]
-    last = [np.array([[0, n - 1, n - 1], [n - 1, 0, n - 1]], np.int32) for n in around]
-    indices = [
-        random_scene(n, lanes=n, edge=edge, edges=3, history=2)
-        for n, edge in zip(around, last, strict=True)
-    ]
+    indices = []
+    for n in around:
+        last = n - 1
+        edge = np.array([[0, last, last], [last, 0, last]], np.int32)
+        indices.append(random_scene(n, lanes=n, edge=edge, edges=3, history=2))
     restore(tmp_path / "0.arrow", [*lengths, *indices])
 
 
@@ -90,7 +93,9 @@ import os, resource, sys
 from trajformer.scenes.store import SceneStore
 
 def megabytes(name):
-    return next(int(line.split()[1]) / 1024 for line in open("/proc/self/status") if line.startswith(name))
+    for line in open("/proc/self/status"):
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 before = megabytes("RssAnon")
@@ -116,14 +121,21 @@ from trajformer.scenes.store import SceneStore
 from trajformer.scenes.manifest import verify_store
 store, out = sys.argv[1:]
 scenes = SceneStore(store, "train")
-print([scenes[i].num_agents for i in range(len(scenes))], scenes.sizes().shape, verify_store(scenes.root, lambda paths, n: paths))
+agents = [scenes[i].num_agents for i in range(len(scenes))]
+problems = verify_store(scenes.root, lambda paths, n: paths)
+print(agents, scenes.sizes().shape, problems)
 heavy = {"torch", "lightning", "torchmetrics", "scipy", "matplotlib", "data_prep"}
 assert not (heavy | {"pandas", "yaml", "jsonargparse", "tqdm"}) & {*sys.modules}
 
 from trajformer.cli import main
-for words in (["info", store], ["head", store], ["verify", store], ["merge", store, "--out", out + "/new"]):
+for words in (
+    ["info", store],
+    ["head", store],
+    ["verify", store],
+    ["merge", store, "--out", out + "/new"],
+    ["export-scene", store, "--scene", "scene-3", "--out", out + "/scene.json"],
+):
     assert main(["store", *words]) == 0, words
-assert main(["store", "export-scene", store, "--scene", "scene-3", "--out", out + "/scene.json"]) == 0
 assert not heavy & {*sys.modules}
 """
 

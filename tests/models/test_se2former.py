@@ -55,6 +55,16 @@ def test_the_map_encoding_does_not_depend_on_agents(model: SE2Former, batch: Sce
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("joint", [False, True])
+def test_training_does_not_change_a_forecast(batch: SceneBatch, joint: bool) -> None:
+    model = build_random(replace(SE2FORMER, joint=joint))
+    forecast = model.eval()(batch.observation)
+    in_training = model.train()(batch.observation)
+    assert torch.equal(in_training.position, forecast.position)
+    assert torch.equal(in_training.logit, forecast.logit)
+
+
+@torch.no_grad()
 def test_a_thousand_agents(model: SE2Former) -> None:
     config = BatchConfig(targets="all", max_agents=1000, agent_radius_m=1e4)
     crowd = collate(example_scenes((1000,)), config)

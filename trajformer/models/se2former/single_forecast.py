@@ -9,16 +9,17 @@ steps in this order:
 3. `main_manoeuvre`: the modes of the most probable manoeuvre. Only these count, because an
    average of two manoeuvres would leave the road.
 4. `manoeuvre_mean`: the mean of these modes, weighted by probability.
-5. `mean_weight`: the single path lies between the median and this mean, because their errors
-   differ: in the middle for an agent that moves; at the median, which is rest, for an agent at
-   rest, or at the mean if most of its modes start.
-6. `nearest_mode`: the mode that ends nearest to the single path is chosen.
-7. `make_most_probable`: it exchanges its score with the most probable mode.
-8. `order_nested`: nested modes come before the others in the order of probabilities.
-9. `move_mode`: it moves two thirds of the way to the single path, or all the way for an agent at
-   rest.
+5. `agent_starts`: an agent at rest starts if most of its modes do.
+6. `mean_weight`: the single path lies between the median and this mean, because their errors
+   differ. It is their middle for an agent that moves. For an agent at rest it is the median,
+   which is rest, or the mean if the agent starts.
+7. `nearest_mode`: the mode that ends nearest to the single path is chosen.
+8. `make_most_probable`: it exchanges its score with the most probable mode.
+9. `order_nested`: nested modes come before the others in the order of probabilities.
+10. `move_mode`: the chosen mode moves two thirds of the way to the single path, or all the way
+    for an agent at rest.
 
-Steps 2 to 5 are `single_path`, computed without a gradient. The loss calls `final_modes` too: it
+Steps 2 to 6 are `single_path`, computed without a gradient. The loss calls `final_modes` too: it
 trains the temperature such that the final probabilities are calibrated.
 """
 
@@ -159,7 +160,7 @@ def nearest_mode(modes: Tensor, single: Tensor, nested: int) -> Tensor:
 def make_most_probable(logit: Tensor, chosen: Tensor) -> Tensor:
     """Logits [B, S, K] after an exchange of the highest one and that of the mode `chosen`."""
     highest, top = logit.max(-1, keepdim=True)
-    # Modes may tie in bfloat16.
+    # Without this lead, modes that tie in bfloat16 would stay equal.
     lead = _MARGIN * highest.abs().clamp(min=1)
     exchanged = logit.scatter(-1, top, logit.take_along_dim(chosen, -1))
     return exchanged.scatter(-1, chosen, highest + lead)

@@ -1,8 +1,13 @@
-"""Batches: every scene once, little padding, and the same order for any number of workers and processes."""
+"""Batches: every scene once, little padding, and an order that does not depend on the machine.
+
+The order is the same for any number of workers and processes.
+"""
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,18 +49,17 @@ def test_every_scene_is_in_one_batch_of_one_process(world: int) -> None:
         for scenes in range(world, 60):
             steps = loading.count_steps(scenes, batch_size, world)
             for order in (SequentialOrder(scenes, steps), shuffle(scenes, steps)):
-                shares = [list(RankSampler(order, rank, world)) for rank in range(world)]
-                assert sorted(
-                    scene for share in shares for batch in share for scene in batch
-                ) == list(range(scenes))
-                assert (
-                    {len(share) for share in shares}
-                    == {steps}
-                    == {len(RankSampler(order, 0, world))}
-                )
-                sizes = {len(batch) for share in shares for batch in share}
-                assert max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
-                # With batches of one scene, the remaining scenes are distributed instead of dropped.
+                batches = []
+                for rank in range(world):
+                    sampler = RankSampler(order, rank, world)
+                    of_rank = list(sampler)
+                    assert len(of_rank) == len(sampler) == steps
+                    batches += of_rank
+                assert sorted(chain.from_iterable(batches)) == list(range(scenes))
+                sizes = [len(batch) for batch in batches]
+                assert min(sizes) >= 1
+                assert max(sizes) - min(sizes) <= 1
+                # With batches of one scene, the remaining scenes are distributed, not dropped.
                 assert max(sizes) <= batch_size or (batch_size == 1 and scenes % world)
 
 
@@ -64,11 +68,9 @@ def test_the_order_depends_only_on_seed_and_epoch() -> None:
     first, second = steps_of(order), steps_of(order, 1)
     assert steps_of(again, 1) == second != first == steps_of(again)
     assert steps_of(shuffle(100, 13, seed=1)) not in (first, second)
-    assert (
-        steps_of(SequentialOrder(10, 3))
-        == steps_of(SequentialOrder(10, 3), 5)
-        == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
-    )
+    sequential = SequentialOrder(10, 3)
+    for epoch in (0, 5):
+        assert steps_of(sequential, epoch) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 def test_an_epoch_can_start_at_any_step() -> None:
@@ -78,15 +80,17 @@ def test_an_epoch_can_start_at_any_step() -> None:
 
 
 def test_scenes_of_similar_size_share_a_step() -> None:
-    def shares(order: EpochShuffle) -> np.ndarray:
+    def fraction_of_padding(order: EpochShuffle) -> np.ndarray:
         filled, entries = loading.padding(order.epoch(0), order.sizes)
         return 1 - filled / entries
 
-    plain, bucketed = shares(shuffle(500, 50, pool=1)), shares(shuffle(500, 50, pool=25))
+    plain = fraction_of_padding(shuffle(500, 50, pool=1))
+    bucketed = fraction_of_padding(shuffle(500, 50, pool=25))
     assert (bucketed < 0.6 * plain).all(), (plain, bucketed)
     sizes = np.array([[20, 1], [1, 1], [99, 1], [1, 8]] * 2)
     groups = loading.group_by_size(np.arange(8), [2] * 4, sizes)
-    assert sorted(sorted(group.tolist()) for group in groups) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    pairs = sorted(sorted(group.tolist()) for group in groups)
+    assert pairs == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +129,9 @@ def test_an_item_is_a_batch(store: Path, cache: bool) -> None:
     scenes, batch_config = SceneStore(store, "train"), BatchConfig(polyline_points=4)
     data = SceneDataset(scenes, batch_config, 5, cache=cache)
     assert len(data) == 5
+    expected = collate([scenes[3], scenes[0], scenes[4]], batch_config)
     for _ in range(2):
-        assert_same(data[[3, 0, 4]], collate([scenes[3], scenes[0], scenes[4]], batch_config))
+        assert_same(data[[3, 0, 4]], expected)
     assert sorted(data.cached) == ([0, 3, 4] if cache else [])
     batch, sizes = data[[2, 1]], data.sizes(np.array([2, 1]))
     for column, name in enumerate(AXES.values()):
@@ -165,21 +170,14 @@ def test_moving_agents_are_targets_in_training_only(store: Path) -> None:
     moving, scored = SceneData(config(store, learn_from="moving")), SceneData(config(store))
     for left, right in zip(moving.val_dataloader(), scored.val_dataloader(), strict=True):
         assert_same(left, right)
-    targets = {}
+    num_targets = {}
     for name, data in (("moving", moving), ("scored", scored)):
         assert data.measured() is data.train
-        targets[name] = sum(
-            int(batch.observation.target_mask.sum()) for batch in data.train_dataloader()
-        )
-        targets[name, "sizes"] = int(
-            data.train.sizes(np.arange(13))[:, list(AXES).index("targets")].sum()
-        )
-    assert (
-        targets["moving"]
-        == targets["moving", "sizes"]
-        > targets["scored"]
-        == targets["scored", "sizes"]
-    )
+        sizes = data.train.sizes(np.arange(13))
+        num_targets[name] = sizes[:, list(AXES).index("targets")].sum()
+        in_batches = [batch.observation.target_mask.sum() for batch in data.train_dataloader()]
+        assert sum(in_batches) == num_targets[name]
+    assert num_targets["moving"] > num_targets["scored"]
     workers = SceneData(config(store, learn_from="moving", workers=1)).measured()
     assert workers.config.targets == "moving"  # type: ignore[attr-defined]
     assert moving.state_dict()["batch"] != scored.state_dict()["batch"]
@@ -198,46 +196,38 @@ def fake_trainer(
     return SimpleNamespace(world_size=world, global_rank=rank, fit_loop=loop, strategy=strategy)
 
 
+def scene_ids(batches: Iterable[SceneBatch]) -> list[str]:
+    return list(chain.from_iterable(batch.observation.scene_id for batch in batches))
+
+
 def test_processes_share_the_scenes_and_resume_within_an_epoch(store: Path) -> None:
-    seen: dict[str, list[list[str]]] = {"train": [], "rest": [], "val": []}
+    seen: dict[str, list[str]] = {"train": [], "rest": [], "val": []}
     for rank in range(3):
         data = SceneData(config(store), seed=3)
         data.trainer = fake_trainer(rank, 3, epoch=1)  # type: ignore[assignment]
-        seen["train"].append(
-            [name for batch in data.train_dataloader() for name in batch.observation.scene_id]
-        )
-        seen["val"].append(
-            [name for batch in data.val_dataloader() for name in batch.observation.scene_id]
-        )
+        train = scene_ids(data.train_dataloader())
+        seen["train"] += train
+        seen["val"] += scene_ids(data.val_dataloader())
         data.trainer = fake_trainer(rank, 3, epoch=1, completed=1)  # type: ignore[assignment]
-        seen["rest"].append(
-            [name for batch in data.train_dataloader() for name in batch.observation.scene_id]
-        )
-        assert seen["train"][-1][-len(seen["rest"][-1]) :] == seen["rest"][-1]
+        rest = scene_ids(data.train_dataloader())
+        assert train[-len(rest) :] == rest
+        seen["rest"] += rest
     for name in ("train", "val"):
-        assert (
-            sorted(scene for share in seen[name] for scene in share)
-            == SceneStore(store, name).scene_ids()
-        )
-    assert 0 < sum(map(len, seen["rest"])) < 13
+        assert sorted(seen[name]) == SceneStore(store, name).scene_ids()
+    assert 0 < len(seen["rest"]) < 13
 
 
 def test_padding_of_the_real_argoverse1_sample(unpack: Callable[..., Path], tmp_path: Path) -> None:
     raw, reader = unpack("argoverse1", "--split", "val"), Argoverse1()
     scenes = [reader.read(item, "val", raw) for item in reader.inputs(raw, "val")]
     write_shard(shard_path(tmp_path, "val", 0), scenes, ShardInfo("argoverse1", "val"))
-    for batch, before in (
-        (BatchConfig(), 0.4),
-        (BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0), 0.35),
-    ):
-        shares = {}
-        for bucket in (1, 32):
-            data = DataConfig(
-                str(tmp_path), str(tmp_path), "val", "val", bucket=bucket, batch=batch
-            )
-            shares[bucket] = SceneData(data).padding()
-        assert shares[1]["agents and polylines"] > before
-        assert max(shares[32].values()) < 0.25, shares
+    small = BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0)
+    for batch, before in ((BatchConfig(), 0.4), (small, 0.35)):
+        data = DataConfig(str(tmp_path), str(tmp_path), "val", "val", batch=batch)
+        plain = SceneData(replace(data, bucket=1)).padding()
+        bucketed = SceneData(replace(data, bucket=32)).padding()
+        assert plain["agents and polylines"] > before
+        assert max(bucketed.values()) < 0.25, bucketed
 
 
 def test_there_is_at_most_one_worker_per_core() -> None:

@@ -1,4 +1,4 @@
-"""Augmentation: determinism, rigid motions, hidden agents and steps, crops, noise, scaling, tempo and temporal shift."""
+"""Augmentation: determinism, rigid motions, crops, hidden entries, noise, tempo, temporal shift."""
 
 import math
 from dataclasses import replace
@@ -14,7 +14,14 @@ from torch import Tensor
 from data_prep.readers.kinematics import difference_velocity, estimate_motion
 from trajformer.data import augment_agents, augment_space, augment_time
 from trajformer.data.augment import AugmentConfig, augment
-from trajformer.data.batch import AGENT_FIELDS, POLYLINE_FIELDS, SceneBatch, collate
+from trajformer.data.batch import (
+    AGENT_FIELDS,
+    POLYLINE_FIELDS,
+    Observation,
+    SceneBatch,
+    append_axes,
+    collate,
+)
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.scenes.geometry import rotate, wrap
 from trajformer.scenes.scene import LaneFlag, Scene
@@ -37,7 +44,10 @@ METRIC = ("position", "velocity", "target", "polyline")  # tensors in metres
 
 @pytest.fixture(scope="module")
 def batch() -> SceneBatch:
-    """Four scenes of different sizes with all lane flags; some agents are lost before the last step."""
+    """Four scenes of different sizes with all lane flags.
+
+    Some agents are lost before the last step.
+    """
     scenes = [
         make_scene(12),
         make_scene(5, num_scored=0, seed=1),
@@ -49,14 +59,19 @@ def batch() -> SceneBatch:
     return edit(batch, polyline_flags=torch.arange(mask.numel()).reshape(mask.shape) % 16 * mask)
 
 
+def close(actual: Tensor, expected: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
+
+
 def assert_padding_is_zero(batch: SceneBatch) -> None:
     values = tensors(batch)
     masks = dict.fromkeys(MOTION, "valid") | {
+        "valid": "agent_mask",
         "pose": "agent_mask",
         "target": "target_valid",
         "polyline": "polyline_mask",
     }
-    for name, mask in (masks | {"valid": "agent_mask"}).items():
+    for name, mask in masks.items():
         assert not values[name][~values[mask]].any(), name
 
 
@@ -68,10 +83,8 @@ def test_a_seed_determines_the_result_and_the_input_is_unchanged(batch: SceneBat
     assert differing(first, other) >= {"position", "valid", "agent_mask", "target", "polyline"}
     assert augment(batch, NONE, generator()) is batch
     assert_padding_is_zero(first)
-    assert (
-        first.observation.frame is batch.observation.frame
-        and first.observation.scene_id == batch.observation.scene_id
-    )
+    assert first.observation.frame is batch.observation.frame
+    assert first.observation.scene_id == batch.observation.scene_id
     assert all(torch.equal(value, before[name]) for name, value in tensors(batch).items())
 
 
@@ -95,43 +108,35 @@ def test_flip_mirrors_the_scene_at_the_x_axis(batch: SceneBatch) -> None:
         assert chosen.any() and (right["polyline_flags"][chosen] == new).all()
     assert differing(batch, mirrored) == {*MOTION, "pose", "target", "polyline", "polyline_flags"}
     assert differing(augment_space.flip(mirrored, generator(), 1.0), batch) == set()
-    chosen, mixed = (
-        torch.rand(4, generator=generator(2)) < 0.5,
-        augment_space.flip(batch, generator(2), 0.5),
-    )
-    assert chosen.any() and not chosen.all()
-    for number, flipped in enumerate(chosen.tolist()):
-        assert all(
-            value[number].equal((right if flipped else left)[name][number])
-            for name, value in tensors(mixed).items()
-        )
+    is_flipped = torch.rand(4, generator=generator(2)) < 0.5
+    assert is_flipped.any() and not is_flipped.all()
+    mixed = tensors(augment_space.flip(batch, generator(2), 0.5))
+    for number in range(4):
+        expected = right if is_flipped[number] else left
+        for name, value in mixed.items():
+            assert torch.equal(value[number], expected[name][number]), name
 
 
 def test_rotation_is_a_rigid_motion_about_the_origin(batch: SceneBatch) -> None:
     rotated = augment_space.rotate(batch, generator(3), math.pi)
     angle = (2 * torch.rand(4, generator=generator(3)) - 1) * math.pi
     assert angle.abs().min() > 0.05
-    small = wrap(
-        augment_space.rotate(batch, generator(3), 0.3).observation.pose - batch.observation.pose
-    )[..., 2]
-    torch.testing.assert_close(
-        small, (-angle[:, None] * 0.3 / math.pi) * batch.observation.agent_mask, atol=1e-5, rtol=0
-    )
-    before, after = tensors(batch), tensors(rotated)
+    before = tensors(batch)
+    after = tensors(rotated)
     for name in METRIC:
-        wide = -angle.reshape(4, *[1] * (before[name].ndim - 2))
-        torch.testing.assert_close(
-            after[name], rotate(before[name], wide), atol=1e-4, rtol=0, msg=name
-        )
-    gap = wrap(after["heading"] - before["heading"] + angle[:, None, None])[before["valid"]]
-    assert gap.abs().max() < 1e-5 and after["heading"].abs().max() <= math.pi + 1e-6
-    torch.testing.assert_close(
-        after["pose"][..., :2], rotate(before["pose"][..., :2], -angle[:, None]), atol=1e-4, rtol=0
-    )
-    gap = wrap(after["pose"][..., 2] - before["pose"][..., 2] + angle[:, None])[
-        before["agent_mask"]
-    ]
-    assert gap.abs().max() < 1e-5
+        backward = append_axes(-angle, before[name].ndim - 1)
+        close(after[name], rotate(before[name], backward), 1e-4)
+    turn = wrap(after["heading"] - before["heading"] + angle[:, None, None])
+    assert turn[before["valid"]].abs().max() < 1e-5
+    assert after["heading"].abs().max() <= math.pi + 1e-6
+    close(after["pose"][..., :2], rotate(before["pose"][..., :2], -angle[:, None]), 1e-4)
+    turn = wrap(after["pose"] - before["pose"])[..., 2]
+    is_agent = before["agent_mask"]
+    assert wrap(turn + angle[:, None])[is_agent].abs().max() < 1e-5
+    # The angle is proportional to the limit.
+    slightly = augment_space.rotate(batch, generator(3), 0.3).observation.pose
+    turn = wrap(slightly - before["pose"])[..., 2]
+    close(turn, -0.3 / math.pi * angle[:, None] * is_agent, 1e-5)
     assert_padding_is_zero(rotated)
 
 
@@ -160,44 +165,55 @@ def test_lane_dropout_hides_polylines_only(batch: SceneBatch) -> None:
 
 
 def test_hidden_agents_and_polylines_are_removed_and_the_others_stay(batch: SceneBatch) -> None:
-    hidden = augment_agents.drop_lanes(
-        augment_agents.drop_agents(batch, generator(), 0.7), generator(1), 0.7
-    )
-    small, before = augment_agents.shrink(hidden), hidden.observation
-    o, targets = small.observation, before.num_targets
-    assert o.polyline_mask.sum(1).max() == o.polyline_mask.shape[1] < before.polyline_mask.shape[1]
-    assert (
-        o.agent_mask[:, targets:].sum(1).max()
-        == o.agent_mask.shape[1] - targets
-        < before.agent_mask.shape[1] - targets
-    )
-    assert o.num_targets == targets and torch.equal(o.target_mask, before.target_mask)
-    assert all(
-        torch.equal(getattr(small.truth, name), getattr(batch.truth, name))
-        for name in ("position", "valid")
-    )
+    hidden = augment_agents.drop_agents(batch, generator(), 0.7)
+    hidden = augment_agents.drop_lanes(hidden, generator(1), 0.7)
+    small = augment_agents.shrink(hidden)
+    before = hidden.observation
+    after = small.observation
+    targets = before.num_targets
+
+    num_polylines = after.polyline_mask.shape[1]
+    assert num_polylines < before.polyline_mask.shape[1]
+    assert after.polyline_mask.sum(1).max() == num_polylines
+    num_agents = after.agent_mask.shape[1]
+    assert num_agents < before.agent_mask.shape[1]
+    assert after.agent_mask[:, targets:].sum(1).max() == num_agents - targets
+    assert after.num_targets == targets
+    assert torch.equal(after.target_mask, before.target_mask)
+    assert torch.equal(small.truth.position, batch.truth.position)
+    assert torch.equal(small.truth.valid, batch.truth.valid)
     for scene in range(small.num_scenes):
-        for names, mask in (
-            (AGENT_FIELDS, "agent_mask"),
-            (POLYLINE_FIELDS, "polyline_mask"),
-        ):
-            for name in names:
-                shown = (getattr(x, name)[scene][getattr(x, mask)[scene]] for x in (o, before))
-                assert torch.equal(*shown), name
-        ids = (list(compress(x.agent_id[scene], x.agent_mask[scene])) for x in (o, before))
-        assert next(ids) == next(ids)
+        assert visible(after, scene).keys() == visible(before, scene).keys()
+        for name, value in visible(before, scene).items():
+            assert torch.equal(visible(after, scene)[name], value), name
+        assert visible_names(after, scene) == visible_names(before, scene)
     assert augment_agents.shrink(small) is small
+
+
+def visible(o: Observation, scene: int) -> dict[str, Tensor]:
+    """All values of the agents and polylines of a scene that are not hidden."""
+    agents = {name: getattr(o, name)[scene][o.agent_mask[scene]] for name in AGENT_FIELDS}
+    is_polyline = o.polyline_mask[scene]
+    polylines = {name: getattr(o, name)[scene][is_polyline] for name in POLYLINE_FIELDS}
+    return agents | polylines
+
+
+def visible_names(o: Observation, scene: int) -> list[str]:
+    return list(compress(o.agent_id[scene], o.agent_mask[scene]))
 
 
 @pytest.mark.parametrize("steps", [4, 8, 100])
 def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: int) -> None:
     valid = batch.observation.valid.clone()
     valid[0, 1, 2:] = False  # a track that ends after two steps
-    values = {
-        name: tensors(batch)[name] * valid.reshape(*valid.shape, *[1] * (name != "heading"))
-        for name in MOTION
-    }
-    batch = edit(batch, valid=valid, **values)
+    o = batch.observation
+    batch = edit(
+        batch,
+        valid=valid,
+        position=o.position * valid[..., None],
+        heading=o.heading * valid,
+        velocity=o.velocity * valid[..., None],
+    )
     step = torch.arange(10)
     any_hidden, max_hidden = False, False
     for seed in range(10):
@@ -206,9 +222,8 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
         assert not (kept & ~valid).any()
         hidden = valid & ~kept
         any_hidden |= bool(hidden.any())
-        assert torch.equal(
-            torch.where(kept, step, -1).amax(-1), torch.where(valid, step, -1).amax(-1)
-        )
+        last = torch.where(valid, step, -1).amax(-1)
+        assert torch.equal(torch.where(kept, step, -1).amax(-1), last)
         first = torch.where(kept, step, 10).amin(-1)
         assert torch.equal(kept, valid & (step >= first[..., None])), "only first steps are hidden"
         assert not hidden[..., min(steps, 8) :].any()
@@ -218,32 +233,36 @@ def test_history_masks_hide_first_steps_but_no_agent(batch: SceneBatch, steps: i
     assert any_hidden and max_hidden
 
 
-def test_position_noise_is_added_to_half_of_the_scenes_and_to_velocities(batch: SceneBatch) -> None:
+def test_position_noise_is_added_to_positions_and_velocities(batch: SceneBatch) -> None:
     noisy = augment_space.jitter_positions(batch, generator(1), 0.5)
-    before, after = tensors(batch), tensors(noisy)
+    before = batch.observation
+    after = noisy.observation
     assert differing(batch, noisy) == {"position", "velocity"}
-    moved, change = after["position"] - before["position"], after["velocity"] - before["velocity"]
-    assert (moved[~before["valid"]] == 0).all()
-    steps = round(0.5 / batch.observation.period_s)  # over which a velocity is measured
-    known = before["valid"][:, :, steps:] & before["valid"][:, :, :-steps]
-    expected = (moved[:, :, steps:] - moved[:, :, :-steps]) / 0.5
-    torch.testing.assert_close(change[:, :, steps:][known], expected[known], atol=1e-4, rtol=0)
-    torch.testing.assert_close(
-        change[:, :, 0][known[:, :, 0]], expected[:, :, 0][known[:, :, 0]], atol=1e-4, rtol=0
+    noise = after.position - before.position
+    change = after.velocity - before.velocity
+    assert (noise[~before.valid] == 0).all()
+    steps = round(0.5 / before.period_s)  # over which a velocity is measured
+    is_known = before.valid[:, :, steps:] & before.valid[:, :, :-steps]
+    expected = (noise[:, :, steps:] - noise[:, :, :-steps]) / 0.5
+    close(change[:, :, steps:][is_known], expected[is_known], 1e-4)
+    is_known_first = is_known[:, :, 0]
+    close(change[:, :, 0][is_known_first], expected[:, :, 0][is_known_first], 1e-4)
+
+
+def test_position_noise_has_a_uniform_deviation_in_half_of_the_scenes(batch: SceneBatch) -> None:
+    o = batch.observation
+    many = edit(
+        batch,
+        scene_id=("",) * 400,
+        position=o.position[:1].repeat_interleave(400, 0),
+        velocity=o.velocity[:1].repeat_interleave(400, 0),
+        valid=o.valid[:1].repeat_interleave(400, 0),
     )
-    repeated = {
-        name: before[name][:1].repeat_interleave(400, 0)
-        for name in ("position", "velocity", "valid")
-    }
-    many = edit(batch, scene_id=("",) * 400, **repeated)
-    moved = (
-        augment_space.jitter_positions(many, generator(), 0.5).observation.position
-        - many.observation.position
-    )
-    spread = torch.stack(
-        [part[real].std() for part, real in zip(moved, many.observation.valid, strict=True)]
-    )
-    assert 0.4 < (spread == 0).float().mean() < 0.6 and spread.max() < 0.55  # uniform up to 0.5
+    noisy = augment_space.jitter_positions(many, generator(), 0.5).observation
+    noise = noisy.position - many.observation.position
+    spread = noise[:, o.valid[0]].std((1, 2))  # [400]
+    assert 0.4 < (spread == 0).float().mean() < 0.6
+    assert spread.max() < 0.55
 
 
 def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
@@ -296,12 +315,12 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
     scaled = augment_space.scale(batch, generator(), 0.2)
     before, after = tensors(batch), tensors(scaled)
     factor = after["target"].flatten(1).norm(dim=1) / before["target"].flatten(1).norm(dim=1)
-    assert ((factor >= 0.8) & (factor <= 1.2)).all() and factor.unique().numel() == 4
+    assert ((factor >= 0.8) & (factor <= 1.2)).all()
+    assert factor.unique().numel() == 4
     for name in METRIC:
         torch.testing.assert_close(after[name], before[name] * factor[:, None, None, None])
-    torch.testing.assert_close(
-        after["pose"][..., :2], before["pose"][..., :2] * factor[:, None, None]
-    )
+    expected = before["pose"][..., :2] * factor[:, None, None]
+    torch.testing.assert_close(after["pose"][..., :2], expected)
     assert torch.equal(after["pose"][..., 2], before["pose"][..., 2])
     assert differing(batch, scaled) == {*METRIC, "pose"}
 
@@ -309,45 +328,49 @@ def test_scaling_applies_to_all_lengths_and_speeds(batch: SceneBatch) -> None:
 def test_heading_noise_rotates_reference_frames_only(batch: SceneBatch) -> None:
     noisy = augment_space.jitter_headings(batch, generator(), 0.1)
     assert differing(batch, noisy) == {"pose"}
-    mask, before, after = (
-        batch.observation.agent_mask,
-        batch.observation.pose,
-        noisy.observation.pose,
-    )
+    mask = batch.observation.agent_mask
+    before = batch.observation.pose
+    after = noisy.observation.pose
     assert 0.05 < wrap(after[..., 2] - before[..., 2])[mask].std() < 0.2
-    assert not after[~mask].any() and torch.equal(after[..., :2], before[..., :2])
+    assert not after[~mask].any()
+    assert torch.equal(after[..., :2], before[..., :2])
 
 
 @pytest.mark.parametrize("limit", [0.2, 0.5])
 def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(16)])
-    o, truth = batch.observation, batch.truth
-    history, targets = o.num_history, o.num_targets
+    o = batch.observation
+    history = o.num_history
+    targets = slice(o.num_targets)
     time = torch.arange(1 - history, o.num_future + 1) * o.period_s
+    start = o.pose[:, targets, None, :2]
     velocity = torch.tensor([3.0, -2.0])
-    path = o.pose[:, :targets, None, :2] + velocity * time[:, None]
-    position, speed = o.position.clone(), o.velocity.clone()
-    position[:, :targets], speed[:, :targets] = path[:, :, :history], velocity
-    straight = edit(
-        batch, position=position, velocity=speed, target=path[:, :, history:]
-    )  # at constant velocity
+    path = start + velocity * time[:, None]
+    position = o.position.clone()
+    position[:, targets] = path[:, :, :history]
+    velocities = o.velocity.clone()
+    velocities[:, targets] = velocity
+    straight = edit(batch, position=position, velocity=velocities, target=path[:, :, history:])
+
     fast = augment_time.tempo(straight, generator(), limit)
     factor = fast.observation.velocity[:, 0, -1, 0] / 3.0
-    assert 1 - limit <= factor.min() < 1 - limit / 2 and 1 + limit / 2 < factor.max() <= 1 + limit
-    expected = (
-        o.pose[:, :targets, None, :2] + factor[:, None, None, None] * velocity * time[:, None]
-    )
-    for part, steps in ((fast.observation, slice(history)), (fast.truth, slice(history, None))):
-        valid = part.valid[:, :targets]
-        torch.testing.assert_close(
-            part.position[:, :targets][valid], expected[:, :, steps][valid], atol=1e-4, rtol=0
-        )
-    assert torch.equal(fast.observation.pose[:, :targets, :2], o.pose[:, :targets, :2])
+    assert 1 - limit <= factor.min() < 1 - limit / 2
+    assert 1 + limit / 2 < factor.max() <= 1 + limit
+    expected = start + factor[:, None, None, None] * velocity * time[:, None]
+    valid = fast.observation.valid[:, targets]
+    close(fast.observation.position[:, targets][valid], expected[:, :, :history][valid], 1e-4)
+    valid = fast.truth.valid
+    close(fast.truth.position[valid], expected[:, :, history:][valid], 1e-4)
+    assert torch.equal(fast.observation.pose[:, targets, :2], o.pose[:, targets, :2])
+    assert batch.truth.valid.all()
     last = (o.num_future / factor.clamp(min=1)).floor().long()
-    assert torch.equal(fast.truth.valid[:, 0].sum(-1), last) and truth.valid.all()
-    assert torch.equal(
-        tensors(augment_time.tempo(batch, generator(), 0.0))["target"], truth.position
-    )
+    assert torch.equal(fast.truth.valid[:, 0].sum(-1), last)
+
+
+def test_tempo_with_factor_one_changes_no_future() -> None:
+    batch = collate([make_scene(4, seed=seed) for seed in range(16)])
+    same = augment_time.tempo(batch, generator(), 0.0)
+    assert torch.equal(same.truth.position, batch.truth.position)
 
 
 def test_a_target_without_a_step_at_the_new_tempo_is_removed() -> None:
@@ -371,10 +394,8 @@ def test_moving_targets_are_kept_also_if_they_have_several_futures() -> None:
         target=torch.stack([still, truth.position], 2),
         target_valid=torch.stack([truth.valid] * 2, 2),
     )
-    left, right = (
-        augment_agents.thin(batch, generator(), 3),
-        augment_agents.thin(both, generator(), 3),
-    )
+    left = augment_agents.thin(batch, generator(), 3)
+    right = augment_agents.thin(both, generator(), 3)
     assert left.observation.agent_id == right.observation.agent_id
     assert torch.equal(left.truth.position, right.truth.position[:, :, 1])
 
@@ -385,7 +406,7 @@ def test_a_batch_without_targets_is_not_cropped(batch: SceneBatch) -> None:
     assert augment_agents.crop(empty, generator(), 3) is empty
 
 
-# ---- temporal shift ---------------------------------------------------------------------------------------------------
+# ---- temporal shift --------------------------------------------------------------------------
 
 
 def shifted(batch: SceneBatch, count: int) -> SceneBatch:
@@ -418,10 +439,10 @@ def by_agent(batch: SceneBatch, scene: int) -> dict[str, dict[str, Tensor]]:
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
 def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Frame) -> None:
     late = hide(make_scene(12), 5, slice(0, 9))  # an agent appears in the last observed step
-    scenes, config = (
-        [late, make_scene(5, num_scored=1, seed=1), make_scene(20, num_scored=4, seed=2)],
-        BatchConfig(frame=frame),
-    )
+    few = make_scene(5, num_scored=1, seed=1)
+    many = make_scene(20, num_scored=4, seed=2)
+    scenes = [late, few, many]
+    config = BatchConfig(frame=frame)
     result = shifted(collate(scenes, config), count)
     expected = collate([recorded_earlier(scene, count) for scene in scenes], config)
     assert len(by_agent(result, 0)) == 11
@@ -431,14 +452,13 @@ def test_a_shifted_scene_equals_the_scene_recorded_earlier(count: int, frame: Fr
         for name, values in right.items():
             assert left[name].keys() == values.keys()
             for field, value in values.items():
-                known = slice(None, 12 - count) if field.startswith("target") else slice(None)
-                torch.testing.assert_close(
-                    left[name][field][known], value[known], atol=1e-5, rtol=1e-5
-                )
-    assert result.truth.valid[:, 0].all()
-    assert not result.truth.valid[
-        ~result.observation.target_mask
-    ].any()  # context agents have no future to learn from
+                known = slice(12 - count) if field.startswith("target") else slice(None)
+                actual = left[name][field][known]
+                torch.testing.assert_close(actual, value[known], atol=1e-5, rtol=1e-5)
+    truth = result.truth
+    assert truth.valid[:, 0].all()
+    # Context agents have no future to learn from.
+    assert not truth.valid[~result.observation.target_mask].any()
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
@@ -449,22 +469,16 @@ def test_a_shifted_scene_has_no_velocity_that_was_estimated_from_its_future(
     def measured(scene: Scene) -> SceneBatch:
         values = scene.position, scene.valid, scene.num_history, scene.period_s
         velocity, heading, _ = estimate_motion(*values)
-        velocity = difference_velocity(*values) if differences else velocity
-        return collate(
-            [
-                replace(
-                    scene, velocity=velocity.astype(np.float32), heading=heading.astype(np.float32)
-                )
-            ]
-        )
+        if differences:
+            velocity = difference_velocity(*values)
+        velocity = velocity.astype(np.float32)
+        return collate([replace(scene, velocity=velocity, heading=heading.astype(np.float32))])
 
     scene = make_scene(30)
     for row in range(3, 30):
         scene = hide(scene, row, slice(0, row % 10))
-    result, expected = (
-        by_agent(shifted(measured(scene), count), 0),
-        by_agent(measured(recorded_earlier(scene, count)), 0),
-    )
+    result = by_agent(shifted(measured(scene), count), 0)
+    expected = by_agent(measured(recorded_earlier(scene, count)), 0)
     assert 2 < len(result) < len(expected)
     for name, values in result.items():
         moving = bool(values["velocity"].norm(dim=-1).amax() > 2)  # the heading of others is noise
@@ -481,13 +495,12 @@ def test_several_futures_of_one_past_are_shifted_together() -> None:
         target_valid=torch.stack([valid] * 2, 2),
     )
     result, single = shifted(both, 3).truth, shifted(batch, 3).truth
-    assert torch.equal(result.position[:, :, 0], single.position) and torch.equal(
-        result.valid[:, :, 1], single.valid
-    )
-    assert torch.equal(result.position[:, :, 1, :3], single.position[:, :, :3])
-    assert torch.equal(
-        result.position[:, :, 1, 3:], single.position[:, :, 3:] + single.valid[:, :, 3:, None]
-    )
+    assert torch.equal(result.position[:, :, 0], single.position)
+    assert torch.equal(result.valid[:, :, 1], single.valid)
+    second = result.position[:, :, 1]
+    assert torch.equal(second[:, :, :3], single.position[:, :, :3])
+    moved = single.position + single.valid[..., None]
+    assert torch.equal(second[:, :, 3:], moved[:, :, 3:])
 
 
 def test_a_missing_future_of_several_stays_missing() -> None:
@@ -495,28 +508,27 @@ def test_a_missing_future_of_several_stays_missing() -> None:
     position, valid = batch.truth.position, batch.truth.valid
     missing = [torch.stack([value, torch.zeros_like(value)], 2) for value in (position, valid)]
     result = shifted(edit(batch, target=missing[0], target_valid=missing[1]), 3).truth
-    assert (
-        result.valid[:, :, 0].any()
-        and not result.valid[:, :, 1].any()
-        and not result.position[:, :, 1].any()
-    )
+    assert result.valid[:, :, 0].any()
+    assert not result.valid[:, :, 1].any()
+    assert not result.position[:, :, 1].any()
 
 
 def test_a_scene_is_not_shifted_before_all_its_targets_are_visible() -> None:
     batch = collate([make_scene(12), hide(make_scene(seed=3), 1, slice(3, 9))])
-    before, after = tensors(batch), tensors(augment_time.shift(batch, generator(), 1.0, 1))
+    before = tensors(batch)
+    after = tensors(augment_time.shift(batch, generator(), 1.0, 1))
     assert not torch.equal(after["position"][0], before["position"][0])
-    assert all(torch.equal(after[name][1], before[name][1]) for name in before)
+    for name in before:
+        assert torch.equal(after[name][1], before[name][1]), name
     assert differing(augment_time.shift(batch, generator(), 0.0, 8), batch) == set()
 
 
 def test_shifts_have_the_requested_lengths_and_leave_half_a_second() -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(64)])
     for steps, longest in ((3, 3), (100, 5)):
-        removed = 10 - augment_time.shift(batch, generator(), 1.0, steps).observation.valid[
-            :, 0
-        ].sum(-1)
-        assert removed.unique().tolist() == list(range(1, longest + 1))
+        valid = augment_time.shift(batch, generator(), 1.0, steps).observation.valid[:, 0]
+        num_removed = 10 - valid.sum(-1)
+        assert num_removed.unique().tolist() == list(range(1, longest + 1))
     short = collate([make_scene(num_history=5)])
     assert augment_time.shift(short, generator(), 1.0, 8) is short
     half = augment(batch, replace(NONE, shift=0.5, shift_steps=3), generator())

@@ -1,4 +1,4 @@
-"""Scenes to tensors: selection and order of agents, targets and lanes, padding and frames; forecasts: frames and modes."""
+"""Scenes to tensors: selection, order, padding and frames; forecasts: frames and modes."""
 
 import math
 from dataclasses import replace
@@ -48,7 +48,8 @@ def test_targets_come_first_then_the_nearest_agents() -> None:
     roles = np.array([0, 0, 1, 0, 2, 0, 0, 0], np.uint8)
     scene = replace(scene, agent_role=roles, agent_id=tuple(str(1000 + n) for n in range(8)))
     batch = collate([scene], BatchConfig(agent_radius_m=50.0))
-    # Targets are at 12 (focal) and 40. The others are 1.5, 2, 12, 18 and 39 m from the nearest target; one is too far, at 51 m.
+    # Targets are at 12 (focal) and 40. The others are 1.5, 2, 12, 18 and 39 m from the nearest
+    # target; one is too far, at 51 m.
     expected = [4, 2, 7, 1, 0, 3, 5]
     assert agents(batch.observation) == expected and batch.observation.num_targets == 2
     assert batch.observation.agent_role[0, :2].tolist() == [AgentRole.FOCAL, AgentRole.SCORED]
@@ -57,10 +58,11 @@ def test_targets_come_first_then_the_nearest_agents() -> None:
     )
     np.testing.assert_array_equal(batch.truth.position[0], scene.position[[4, 2], 10:])
     assert agents(collate([scene], BatchConfig(max_agents=4)).observation) == [4, 2, 7, 1]
-    smallest = collate(
-        [scene], BatchConfig(max_agents=1)
-    ).observation  # the limit never removes a target
-    assert agents(smallest) == [4, 2] and smallest.num_targets == 2 and smallest.target_mask.all()
+    # The limit never removes a target.
+    smallest = collate([scene], BatchConfig(max_agents=1)).observation
+    assert agents(smallest) == [4, 2]
+    assert smallest.num_targets == 2
+    assert smallest.target_mask.all()
     focal = collate([scene], BatchConfig(targets="focal")).observation
     assert focal.num_targets == 1 and agents(focal)[:3] == [4, 7, 1]
 
@@ -95,34 +97,26 @@ def test_near_polylines_are_kept_without_drivable_areas() -> None:
     scene = make_scene(1, num_scored=0)
     observation = collate([scene], WIDE).observation
     assert set(observation.polyline_kind[0].tolist()) == {0, 1, 2, 3}
-    assert observation.polyline.shape == (
-        1,
-        4 * (3 * 7 + 3),
-        10,
-        2,
-    )  # lanes of 51, 18 and 51 m, and crossings of 42 m
+    # lanes of 51, 18 and 51 m, and crossings of 42 m
+    assert observation.polyline.shape == (1, 4 * (3 * 7 + 3), 10, 2)
     assert observation.polyline_flags.unique().tolist() == [0, 1, 2]
-    near = collate([scene], BatchConfig(map_radius_m=25.0)).observation.polyline[0]
-    gap, all_gaps = (
-        (lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1)
-        for lines in (near, observation.polyline[0])
-    )
-    assert gap.max() <= 25.0 and 0 < len(near) == (all_gaps <= 25.0).sum() < 96
-    ends = collate([scene], BatchConfig(map_radius_m=25.0, polyline_points=2)).observation.polyline[
-        0
-    ]
-    every = collate([scene], replace(WIDE, polyline_points=2)).observation.polyline[0]
-    gap, all_gaps = (
-        (lines - observation.pose[0, 0, :2]).norm(dim=-1).amin(-1) for lines in (ends, every)
-    )
-    assert gap.max() <= 25.0 and len(ends) == (all_gaps <= 25.0).sum()  # both ends count
-    few = collate([scene], replace(WIDE, polyline_points=4, polyline_length_m=100.0)).observation
-    assert few.polyline.shape == (
-        1,
-        (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum(),
-        4,
-        2,
-    )
+    num_lines = (scene.polyline_kind != PolylineKind.DRIVABLE_AREA).sum()
+    uncut = replace(WIDE, polyline_points=4, polyline_length_m=100.0)
+    assert collate([scene], uncut).observation.polyline.shape == (1, num_lines, 4, 2)
+
+
+@pytest.mark.parametrize("points", [2, 10])
+def test_polylines_within_the_radius_are_kept(points: int) -> None:
+    """With two points per piece, both ends count."""
+    scene = make_scene(1, num_scored=0)
+    every = collate([scene], replace(WIDE, polyline_points=points)).observation
+    config = BatchConfig(map_radius_m=25.0, polyline_points=points)
+    near = collate([scene], config).observation
+    position = every.pose[0, 0, :2]
+    distance = (every.polyline[0] - position).norm(dim=-1).amin(-1)
+    expected = every.polyline[0][distance <= 25.0]
+    assert torch.equal(near.polyline[0], expected)
+    assert 0 < len(expected) < 96
 
 
 def test_padding_is_zero_and_other_scenes_have_no_influence() -> None:
@@ -133,11 +127,8 @@ def test_padding_is_zero_and_other_scenes_have_no_influence() -> None:
     ]
     together = collate(scenes)
     masks = {name: tensors(together)[f"{name}_mask"] for name in ("agent", "target", "polyline")}
-    assert masks["agent"].sum(1).tolist() == [12, 4, 20] and masks["target"].sum(1).tolist() == [
-        3,
-        1,
-        6,
-    ]
+    assert masks["agent"].sum(1).tolist() == [12, 4, 20]
+    assert masks["target"].sum(1).tolist() == [3, 1, 6]
     for number, scene in enumerate(scenes):
         alone = tensors(collate([scene]))
         for name, value in tensors(together).items():
@@ -145,7 +136,8 @@ def test_padding_is_zero_and_other_scenes_have_no_influence() -> None:
                 assert torch.equal(value[number], alone[name][0])
                 continue
             prefix = name.split("_")[0]
-            size = int(masks[prefix if prefix in masks else "agent"][number].sum())
+            mask = masks.get(prefix, masks["agent"])
+            size = int(mask[number].sum())
             assert torch.equal(value[number][:size], alone[name][0]), name
             assert not value[number][size:].any(), name
     assert torch.equal(together.observation.valid.any(-1), masks["agent"])
@@ -165,10 +157,8 @@ def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
     expected = collate([scene], config)
     for other in (replace(scene, **changed).validate(), replace(scene, **cut).validate()):
         batch = collate([other], config)
-        assert (
-            batch.observation.agent_id == expected.observation.agent_id
-            and batch.observation.num_future == 12
-        )
+        assert batch.observation.agent_id == expected.observation.agent_id
+        assert batch.observation.num_future == 12
         for name, value in tensors(batch).items():
             assert torch.equal(value, tensors(expected)[name]) != (name in FUTURE_FIELDS), name
 
@@ -176,38 +166,35 @@ def test_the_observation_does_not_depend_on_the_future(frame: Frame) -> None:
 def test_agents_that_appear_after_the_history_are_dropped() -> None:
     scene = hide(hide(make_scene(12), 2, slice(0, 10)), 7, slice(0, 10))
     observation = collate([scene], WIDE).observation
-    assert (
-        set(agents(observation)) == set(range(11)) - {2, 7} | {999} and observation.num_targets == 2
-    )
+    assert set(agents(observation)) == set(range(11)) - {2, 7} | {999}
+    assert observation.num_targets == 2
 
 
 def test_all_targets_are_the_agents_seen_at_the_last_step() -> None:
-    scene = hide(hide(hide(make_scene(8), 3, slice(9, 10)), 1, slice(9, 10)), 1, slice(0, 3))
+    scene = hide(make_scene(8), 3, slice(9, 10))
+    scene = hide(scene, 1, slice(9, 10))
+    scene = hide(scene, 1, slice(0, 3))
     observation = collate([scene], replace(WIDE, targets="all")).observation
     seen = {number_of(scene.agent_id[row]) for row in np.flatnonzero(scene.valid[:, 9])}
-    assert targets(observation) == seen and not seen & {1, 3}
-    assert agents(observation)[0] == 0 and {1, 3} <= set(
-        agents(observation)[observation.num_targets :]
-    )
+    assert targets(observation) == seen
+    assert not seen & {1, 3}
+    assert agents(observation)[0] == 0
+    context = agents(observation)[observation.num_targets :]
+    assert {1, 3} <= set(context)
 
 
 def test_moving_targets_are_scored_agents_and_agents_that_move_and_are_always_seen() -> None:
     scene = standing([0.0, 10.0, 20.0, 30.0, 40.0, 50.0], num_scored=0)
-    share = np.linspace(0, 1, scene.num_steps - 10, dtype=np.float32)
+    progress = np.linspace(0, 1, scene.num_steps - 10, dtype=np.float32)
     for agent, metres in ((1, 5.1), (2, 4.9), (3, -8.0), (4, 30.0), (5, 30.0)):
-        scene.position[agent, 10:, 0] += metres * share
-    scene = hide(
-        hide(scene, 4, slice(3, 4)), 5, slice(-1, None)
-    )  # once in the history, once in the future
+        scene.position[agent, 10:, 0] += metres * progress
+    scene = hide(scene, 4, slice(3, 4))  # in the history
+    scene = hide(scene, 5, slice(-1, None))  # in the future
     batch = collate([scene], replace(WIDE, targets="moving"))
-    assert agents(batch.observation)[0] == 0 and targets(batch.observation) == {
-        0,
-        1,
-        3,
-    }  # the focal agent does not need to move
-    np.testing.assert_allclose(
-        batch.truth.position[0, 1:, -1, 0].sort().values, [10.0 + 5.1, 30.0 - 8.0]
-    )
+    assert agents(batch.observation)[0] == 0
+    assert targets(batch.observation) == {0, 1, 3}  # the focal agent does not need to move
+    end = batch.truth.position[0, 1:, -1, 0].sort().values
+    np.testing.assert_allclose(end, [10.0 + 5.1, 30.0 - 8.0])
     assert batch.truth.valid.all()
     observed = replace(scene, **{name: getattr(scene, name)[:, :10] for name in STATES}).validate()
     assert collate([observed], replace(WIDE, targets="moving")).observation.num_targets == 1
@@ -229,19 +216,16 @@ def test_focal_and_scene_frame_describe_the_same_scene() -> None:
         city = []
         for values in (left, right):
             value = values[name].double()
-            city.append(
-                from_frame(value, values["frame_pose"].reshape(3, *[1] * (value.ndim - 2), 3))[
-                    values[mask]
-                ]
-            )
+            frame_pose = values["frame_pose"].reshape(3, *[1] * (value.ndim - 2), 3)
+            city.append(from_frame(value, frame_pose)[values[mask]])
             assert not value[~values[mask]].any()
         torch.testing.assert_close(*city, atol=1e-4, rtol=0)
     angle = (right["frame_pose"][:, 2] - left["frame_pose"][:, 2]).float()
-    gap = wrap(right["heading"] + angle[:, None, None] - left["heading"])[left["valid"]]
+    angle = angle[:, None, None]
+    gap = wrap(right["heading"] + angle - left["heading"])[left["valid"]]
     assert gap.abs().max() < 1e-5
-    torch.testing.assert_close(
-        rotate(right["velocity"], angle[:, None, None]), left["velocity"], atol=1e-5, rtol=0
-    )
+    velocity = rotate(right["velocity"], angle)
+    torch.testing.assert_close(velocity, left["velocity"], atol=1e-5, rtol=0)
     for name in (
         "agent_kind",
         "agent_role",
@@ -304,21 +288,22 @@ def test_slow_targets_keep_a_small_map() -> None:
     scene = make_scene(12, num_scored=1)
     large = collate([scene], replace(ALL, map_radius_m=25.0)).observation
     small = collate([scene], replace(ALL, map_radius_m=25.0, map_slack_m=1.0)).observation
-    way = np.hypot(*scene.velocity[:, scene.num_history - 1].T) * scene.num_future * scene.period_s
-    reach = np.where(scene.agent_role >= AgentRole.SCORED, 25.0, np.minimum(25.0, 1.0 + way))
-    place = {name: reach[row] for row, name in enumerate(scene.agent_id)}
-    targets = large.pose[0, : large.num_targets, :2]
-    radius = torch.tensor([place[name] for name in large.agent_id[0][: large.num_targets]])
-    apart = (large.polyline[0, :, None, ::3] - targets[:, None]).norm(dim=-1).amin(-1)  # [M, S]
-    near = (apart <= radius).any(1)
-    assert 0 < near.sum() < len(near)
-    assert torch.equal(small.polyline[0], large.polyline[0, near])
+    speed = np.linalg.norm(scene.velocity[:, scene.num_history - 1], axis=-1)
+    distance = speed * scene.num_future * scene.period_s
+    is_scored = scene.agent_role >= AgentRole.SCORED
+    radius = np.where(is_scored, 25.0, np.minimum(25.0, 1.0 + distance))
+    names = large.agent_id[0][: large.num_targets]
+    radius = torch.tensor([radius[scene.agent_id.index(name)] for name in names])
+    targets = large.pose[0, : large.num_targets, None, :2]
+    gap = (large.polyline[0, :, None, ::3] - targets).norm(dim=-1).amin(-1)  # [M, S]
+    is_near = (gap <= radius).any(1)
+    assert 0 < is_near.sum() < len(is_near)
+    assert torch.equal(small.polyline[0], large.polyline[0, is_near])
     # The map does not depend on which agents are targets.
-    focal = collate(
-        [scene],
-        replace(ALL, targets="focal", map_radius_m=25.0, map_slack_m=1.0, agent_radius_m=1e4),
-    ).observation
-    assert focal.num_targets == 1 and torch.equal(focal.polyline, small.polyline)
+    config = replace(ALL, targets="focal", map_radius_m=25.0, map_slack_m=1.0, agent_radius_m=1e4)
+    focal = collate([scene], config).observation
+    assert focal.num_targets == 1
+    assert torch.equal(focal.polyline, small.polyline)
 
 
 def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:
@@ -336,23 +321,20 @@ def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:
             assert len(names) == min(count, int(o.target_mask[b].sum()))
             assert torch.equal(r.pose[b, : len(rows)], o.pose[b, rows])
             assert torch.equal(result.truth.position[b, : len(rows)], batch.truth.position[b, rows])
-            is_scored = (o.agent_role[b, : o.num_targets] >= int(AgentRole.SCORED)) & o.target_mask[
-                b
-            ]
-            scored = {o.agent_id[b][row] for row in is_scored.nonzero()[:, 0].tolist()}
+            is_scored = o.agent_role[b, : o.num_targets] >= int(AgentRole.SCORED)
+            scored_rows = (is_scored & o.target_mask[b]).nonzero()[:, 0].tolist()
+            scored = {o.agent_id[b][row] for row in scored_rows}
             assert len(scored & set(names)) == min(len(scored), count)
-            way = (batch.truth.position[b, :, -1] - o.pose[b, : o.num_targets, :2]).norm(dim=-1)
-            moving = (
-                (way >= 3.0)
-                & batch.truth.valid[b, :, -1]
-                & (o.agent_role[b, : o.num_targets] < int(AgentRole.SCORED))
-            )
-            taken = [row for row in rows if o.agent_role[b, row] < int(AgentRole.SCORED)]
-            if moving.sum() > len(taken) and not moving.all():
-                moves += [bool(moving[row]) for row in taken]
+            displacement = batch.truth.position[b, :, -1] - o.pose[b, : o.num_targets, :2]
+            is_far = (displacement.norm(dim=-1) >= 3.0) & batch.truth.valid[b, :, -1]
+            is_moving = is_far & ~is_scored
+            others = [row for row in rows if not is_scored[row]]
+            if is_moving.sum() > len(others) and not is_moving.all():
+                moves += [bool(is_moving[row]) for row in others]
             chosen.add(tuple(names))
     assert len(chosen) > batch.num_scenes  # another choice in other epochs
-    assert len(moves) > 20 and np.mean(moves) > 0.8
+    assert len(moves) > 20
+    assert np.mean(moves) > 0.8
 
 
 def test_a_shift_removes_targets_that_are_not_visible_then() -> None:
@@ -362,37 +344,30 @@ def test_a_shift_removes_targets_that_are_not_visible_then() -> None:
     batch = collate([scene], ALL)
     row = batch.observation.agent_id[0].index(scene.agent_id[late])
     result = shift(batch, generator(), 1.0, 1)
-    assert not result.observation.target_mask[0, row] and not result.truth.valid[0, row].any()
+    target_mask = result.observation.target_mask
+    assert not target_mask[0, row]
+    assert not result.truth.valid[0, row].any()
     assert not result.truth.position[0, row].any()
     others = [s for s in range(batch.observation.num_targets) if s != row]
-    assert torch.equal(
-        result.observation.target_mask[0, others], batch.observation.target_mask[0, others]
-    )
-    first = others[0]
-    torch.testing.assert_close(
-        result.truth.position[0, first, 1:], batch.truth.position[0, first, :-1]
-    )
+    assert torch.equal(target_mask[0, others], batch.observation.target_mask[0, others])
+    later = result.truth.position[0, others[0], 1:]
+    torch.testing.assert_close(later, batch.truth.position[0, others[0], :-1])
 
 
 def test_probability_is_marginal_or_repeated_for_every_agent() -> None:
-    forecast = Forecast(
-        torch.zeros(1, 2, 3, 4, 2),
-        torch.tensor([[[0.0, math.log(2.0), 0.0], [5.0, 5.0, 5.0]]]),
-        Frame.SCENE,
-    )
-    assert not forecast.is_joint and forecast.num_modes == 3
-    torch.testing.assert_close(
-        forecast.probability(), torch.tensor([[[0.25, 0.5, 0.25], [1 / 3] * 3]])
-    )
-    joint = Forecast(
-        torch.zeros(1, 4, 2, 5, 2),
-        torch.tensor([[0.0, math.log(3.0)]], dtype=torch.bfloat16),
-        Frame.SCENE,
-    )
-    torch.testing.assert_close(
-        joint.probability(), torch.tensor([0.25, 0.75]).expand(1, 4, 2), atol=1e-3, rtol=0
-    )
-    assert joint.is_joint and joint.probability().dtype == torch.float32
+    logit = torch.tensor([[[0.0, math.log(2.0), 0.0], [5.0, 5.0, 5.0]]])
+    forecast = Forecast(torch.zeros(1, 2, 3, 4, 2), logit, Frame.SCENE)
+    assert not forecast.is_joint
+    assert forecast.num_modes == 3
+    expected = torch.tensor([[[0.25, 0.5, 0.25], [1 / 3] * 3]])
+    torch.testing.assert_close(forecast.probability(), expected)
+
+    logit = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.bfloat16)
+    joint = Forecast(torch.zeros(1, 4, 2, 5, 2), logit, Frame.SCENE)
+    assert joint.is_joint
+    expected = torch.tensor([0.25, 0.75]).expand(1, 4, 2)
+    assert joint.probability().dtype == torch.float32
+    torch.testing.assert_close(joint.probability(), expected, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("frame", [Frame.SCENE, Frame.FOCAL])
@@ -403,30 +378,28 @@ def test_the_truth_in_the_city_frame_equals_the_recording(frame: Frame) -> None:
     relative = to_frame(batch.truth.position, pose[:, :, None])
     logit = torch.zeros(2, 3, 1)
     local = Forecast(relative[:, :, None], logit, Frame.AGENT, pose=pose)
-    torch.testing.assert_close(
-        local.in_batch_frame()[:, :, 0], batch.truth.position, atol=1e-4, rtol=0
-    )
+    position = local.in_batch_frame()[:, :, 0]
+    torch.testing.assert_close(position, batch.truth.position, atol=1e-4, rtol=0)
     plain = Forecast(batch.truth.position[:, :, None], logit, frame)
     assert plain.in_batch_frame() is plain.position
     for forecast in (local, plain):
         city = forecast.in_city_frame(batch.observation)
-        assert city.shape == (2, 3, 1, 12, 2) and city.dtype == np.float64
+        assert city.shape == (2, 3, 1, 12, 2)
+        assert city.dtype == np.float64
         for number, scene in enumerate(scenes):
-            rows = [scene.agent_id.index(name) for name in batch.observation.agent_id[number][:3]]
-            np.testing.assert_allclose(
-                city[number, :, 0], scene.position[rows, 10:] + scene.origin, atol=1e-4
-            )
+            names = batch.observation.agent_id[number][:3]
+            rows = [scene.agent_id.index(name) for name in names]
+            recorded = scene.position[rows, 10:] + scene.origin
+            np.testing.assert_allclose(city[number, :, 0], recorded, atol=1e-4)
 
 
 def test_city_frame_keeps_precision_far_from_its_origin() -> None:
     far = torch.tensor([[5e6, -4e6, 0.0]], dtype=torch.float64)
     batch = edit(collate([make_scene()]), frame_pose=far)
-    forecast = Forecast(
-        torch.full((1, 3, 1, 12, 2), 0.001, requires_grad=True), torch.zeros(1, 3, 1), Frame.SCENE
-    )
-    np.testing.assert_allclose(
-        forecast.in_city_frame(batch.observation) - far[0, :2].numpy(), 0.001, atol=1e-8
-    )
+    position = torch.full((1, 3, 1, 12, 2), 0.001, requires_grad=True)
+    forecast = Forecast(position, torch.zeros(1, 3, 1), Frame.SCENE)
+    city = forecast.in_city_frame(batch.observation)
+    np.testing.assert_allclose(city - far[0, :2].numpy(), 0.001, atol=1e-8)
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -434,13 +407,13 @@ def test_select_takes_modes_in_the_given_order(joint: bool) -> None:
     logit = draw(2, 6, seed=1) if joint else draw(2, 3, 6, seed=1)
     forecast = Forecast(draw(2, 3, 6, 5, 2), logit, Frame.SCENE, scale=draw(2, 3, 6, 5, 2, seed=2))
     index = torch.tensor([[[5, 0], [1, 2], [3, 3]], [[0, 1], [4, 2], [2, 5]]])
-    index = index[:, :1].expand(-1, 3, -1) if joint else index
+    if joint:
+        index = index[:, :1].expand(-1, 3, -1)
     few = forecast.select(index[:, 0] if joint else index)
     for name in ("position", "scale"):
-        assert torch.equal(
-            getattr(few, name), getattr(forecast, name).take_along_dim(index[..., None, None], 2)
-        )
-    probability = forecast.probability().take_along_dim(index, 2)
-    torch.testing.assert_close(
-        few.probability() / few.probability()[..., :1], probability / probability[..., :1]
-    )
+        expected = getattr(forecast, name).take_along_dim(index[..., None, None], 2)
+        assert torch.equal(getattr(few, name), expected)
+    expected = forecast.probability().take_along_dim(index, 2)
+    expected = expected / expected[..., :1]
+    probability = few.probability()
+    torch.testing.assert_close(probability / probability[..., :1], expected)

@@ -1,11 +1,14 @@
-"""Open randomly damaged files of all formats: each must be valid or refused with one line that names the file.
+"""Open randomly damaged files of all formats.
+
+Each file must be valid or refused with one line that names the file.
 
     nice -n 19 python tools/fuzz.py --count 10000 --json fuzz.json
     python tools/fuzz.py --formats table checkpoint --first 8123 --count 1
 
-Damages are edits of bytes (bits, truncation, deletion, copies of other parts) and of fields (columns, cells, types, entries of
-documents, tensors). A failure is another exception, the end of the process, more than 10 s or more than 2 GB for one file; it is
-printed with its number, with which --first repeats it. Raw formats are the folders of tests/support/raw_folders.py: a new reader
+Damages are edits of bytes (bits, truncation, deletion, copies of other parts) and of fields
+(columns, cells, types, entries of documents, tensors). A failure is another exception, the end of
+the process, more than 10 s or more than 2 GB for one file; it is printed with its number, with
+which --first repeats it. Raw formats are the folders of tests/support/raw_folders.py: a new reader
 adds a line there.
 """
 
@@ -25,13 +28,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parents[1] / "tests")
-)  # the damages and the small valid files are shared with the tests
+# The damages and the small valid files are shared with the tests.
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+import numpy as np
 from support import hostile
 from support.raw_folders import FOLDERS
 from support.scenes import make_scene
 
+from data_prep.reader import Input
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, read_forecasts, write_forecasts
 from trajformer.models.crowd import CrowdConfig
@@ -39,14 +43,16 @@ from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.names import read_recipe, recipe_file
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.manifest import verify_store, write_manifest
+from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.readers import check_messages, example_files, read_all
 
-Open = Callable[
-    [], list[str]
-]  # opens the files; returns the reasons against them, or raises a TrajformerError
-MAX_S, MAX_MB = 10.0, 2_000.0
+# Opens the files; returns the reasons against them, or raises a TrajformerError.
+Open = Callable[[], list[str]]
+MAX_S = 10.0  # for one file
+MAX_MB = 2_000.0
+START_S = 120.0  # of a process
 
 
 def raw(name: str, folder: Path) -> Open:
@@ -55,11 +61,9 @@ def raw(name: str, folder: Path) -> Open:
     splits = reader.splits(folder)
 
     def read() -> list[str]:
-        outcomes = {
-            item: outcome
-            for split in splits
-            for item, outcome in read_all(reader, folder, split).items()
-        }
+        outcomes: dict[Input, Scene | str] = {}
+        for split in splits:
+            outcomes |= read_all(reader, folder, split)
         check_messages(outcomes, folder)
         return [outcome for outcome in outcomes.values() if isinstance(outcome, str)]
 
@@ -68,11 +72,8 @@ def raw(name: str, folder: Path) -> Open:
 
 def store(folder: Path) -> Open:
     """A store with two scenes: a shard and the manifest."""
-    write_shard(
-        shard_path(folder, "train", 0),
-        [make_scene(4, seed=seed) for seed in (0, 1)],
-        ShardInfo("synthetic", "train"),
-    )
+    scenes = [make_scene(4, seed=seed) for seed in (0, 1)]
+    write_shard(shard_path(folder, "train", 0), scenes, ShardInfo("synthetic", "train"))
     write_manifest(folder)
 
     def read() -> list[str]:
@@ -90,34 +91,54 @@ def checkpoint(folder: Path) -> Open:
     paths = [folder / "model.ckpt", folder / "model.safetensors"]
     for path in paths:
         write_checkpoint(path, recipe, recipe.build_model().state_dict())
-    return lambda: [str(load_checkpoint(path)) for path in paths][:0]
+
+    def read() -> list[str]:
+        for path in paths:
+            load_checkpoint(path)
+        return []
+
+    return read
 
 
 def recipe(folder: Path) -> Open:
     """A recipe; its model is built."""
     path = folder / "recipe.yaml"
     path.write_text(recipe_file("mmtransformer_argoverse1").read_text())
-    return lambda: [str(read_recipe(path).check())][:0]
+
+    def read() -> list[str]:
+        read_recipe(path).check()
+        return []
+
+    return read
 
 
 def forecasts(folder: Path) -> Open:
     """A forecast file."""
-    rng, path = random.Random(0), folder / "forecasts.parquet"
-    position = [[[rng.uniform(-9, 9) for _ in "xy"] for _ in range(12)] for _ in range(6)]
-    write_forecasts(
-        path, [TrackForecast("a", str(track), [1 / 6] * 6, position) for track in range(5)]
-    )  # type: ignore[arg-type]
-    return lambda: list(read_forecasts(path))[:0]
+    path = folder / "forecasts.parquet"
+    position = np.random.default_rng(0).uniform(-9, 9, (6, 12, 2))  # [K, F, 2]
+    probability = np.full(6, 1 / 6)
+    tracks = [TrackForecast("a", str(track), probability, position) for track in range(5)]
+    write_forecasts(path, tracks)
+
+    def read() -> list[str]:
+        for _ in read_forecasts(path):
+            pass
+        return []
+
+    return read
 
 
 OTHERS: dict[str, Callable[[Path], Open]] = {
-    f.__name__: f for f in (store, checkpoint, recipe, forecasts)
+    "store": store,
+    "checkpoint": checkpoint,
+    "recipe": recipe,
+    "forecasts": forecasts,
 }
 FORMATS = (*FOLDERS, *OTHERS)
 
 
 def outcomes(name: str, folder: Path, first: int, count: int) -> Iterator[tuple[str, str]]:
-    """Damage one file after the other; "valid", "refused" or "failure" with the reason.
+    """Damage one file after the other; yield "valid", "refused" or "failure" with the reason.
 
     The damage is a function of the format and the number, so that it can be repeated.
     """
@@ -128,7 +149,8 @@ def outcomes(name: str, folder: Path, first: int, count: int) -> Iterator[tuple[
     for number in range(first, first + count):
         rng = random.Random(f"{name} {number}")
         file = rng.choice(files)
-        content, state = file.read_bytes(), file.stat()
+        content = file.read_bytes()
+        state = file.stat()
         hostile.random_damage(file.suffix, rng)(file)
         os.utime(file, ns=(number, number))  # else a cached content may be used
         yield _attempt(read, folder)
@@ -137,30 +159,36 @@ def outcomes(name: str, folder: Path, first: int, count: int) -> Iterator[tuple[
 
 
 def _attempt(read: Open, folder: Path) -> tuple[str, str]:
+    """Open the files once; return the outcome and the reason."""
     reasons: list[str] = []
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = hostile.memory_mb("VmRSS")
     try:
         reasons = read()
     except TrajformerError as error:
-        reasons = [str(error)]
-        if "\n" in str(error) or not (str(folder) in str(error) or str(error).startswith("scene ")):
-            return "failure", f"several lines, or no file: {error}"
+        message = str(error)
+        reasons = [message]
+        names_file = str(folder) in message or message.startswith("scene ")
+        if "\n" in message or not names_file:
+            return "failure", f"several lines, or no file: {message}"
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return (
-            "failure",
-            f"{type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}, line {place.lineno})",
-        )
-    if (seconds := time.perf_counter() - start) > MAX_S:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        location = f"{Path(frame.filename).name}, line {frame.lineno}"
+        return "failure", f"{type(error).__name__}: {str(error)[:200]} ({location})"
+    seconds = time.perf_counter() - start_time
+    if seconds > MAX_S:
         return "failure", f"{seconds:.0f} s"
-    if (growth := hostile.memory_mb("VmHWM") - before) > MAX_MB:
-        return "failure", f"{growth:.0f} MB"
-    return ("refused", reasons[0].replace(f"{folder}/", "")) if reasons else ("valid", "")
+    growth_mb = hostile.memory_mb("VmHWM") - before
+    if growth_mb > MAX_MB:
+        return "failure", f"{growth_mb:.0f} MB"
+    if reasons:
+        return "refused", reasons[0].replace(f"{folder}/", "")
+    return "valid", ""
 
 
 def _serve(name: str, folder: str, first: int, count: int, pipe: Any) -> None:
+    """Send the outcomes of damages through a pipe, from a process with limited memory."""
     size = int(hostile.memory_mb("VmSize") * 2**20 + 2 * MAX_MB * 1e6)
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     for outcome in outcomes(name, Path(folder), first, count):
@@ -168,41 +196,54 @@ def _serve(name: str, folder: str, first: int, count: int, pipe: Any) -> None:
 
 
 def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
-    """Open `count` damaged files of a format in processes that are replaced when they die or hang."""
-    start, kinds, reasons, failures = time.monotonic(), Counter[str](), Counter[str](), {}
-    number, last, spawn = first, first + count, multiprocessing.get_context("spawn")
-    while number < last:
-        receiver, sender = spawn.Pipe(duplex=False)
-        with tempfile.TemporaryDirectory() as folder:
-            process = spawn.Process(
-                target=_serve, args=(name, f"{folder}/raw", number, last - number, sender)
-            )
-            process.start()
-            sender.close()
-            limit = 120.0  # the start
-            while number < last:
-                kind, reason = "failure", f"no answer in {limit:.0f} s"
-                alive = receiver.poll(limit)
-                try:
-                    kind, reason = receiver.recv() if alive else (kind, reason)
-                except EOFError:
-                    process.join()
-                    kind, reason, alive = "failure", f"exit status {process.exitcode}", False
-                kinds[kind] += 1
-                if kind == "failure":
-                    failures[number] = reason
-                reasons[re.sub(r"'.*'|\S*\d\S*", "#", reason)] += kind == "refused"
-                number, limit = number + 1, 3 * MAX_S
-                if not alive:
-                    break
-            process.kill()
-            process.join()
-    row = {"format": name, "first": first, "count": count, **kinds, "reasons": len(+reasons)}
+    """Open `count` damaged files of a format and count the outcomes.
+
+    A process that dies or hangs is replaced.
+    """
+    start_time = time.monotonic()
+    kinds = Counter[str]()  # "valid", "refused", "failure"
+    reasons = Counter[str]()  # of refusals, without names and numbers
+    failures: dict[int, str] = {}
+    number = first
+    while number < first + count:
+        for kind, reason in _outcomes_of_process(name, number, first + count - number):
+            kinds[kind] += 1
+            if kind == "failure":
+                failures[number] = reason
+            if kind == "refused":
+                reasons[re.sub(r"'.*'|\S*\d\S*", "#", reason)] += 1
+            number += 1
+    row = {"format": name, "first": first, "count": count, **kinds, "reasons": len(reasons)}
     return row | {
-        "seconds": round(time.monotonic() - start),
+        "seconds": round(time.monotonic() - start_time),
         "failures": failures,
         "examples": dict(reasons.most_common(20)),
     }
+
+
+def _outcomes_of_process(name: str, first: int, count: int) -> Iterator[tuple[str, str]]:
+    """Yield outcomes of a new process; the last one is a failure if the process dies or hangs."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (name, f"{folder}/raw", first, count, sender)
+        process = context.Process(target=_serve, args=arguments)
+        process.start()
+        sender.close()
+        try:
+            limit_s = START_S
+            for _ in range(count):
+                if not receiver.poll(limit_s):
+                    yield "failure", f"no answer in {limit_s:.0f} s"
+                    return
+                yield receiver.recv()
+                limit_s = 3 * MAX_S
+        except EOFError:
+            process.join()
+            yield "failure", f"exit status {process.exitcode}"
+        finally:
+            process.kill()
+            process.join()
 
 
 def main() -> int:
@@ -217,12 +258,12 @@ def main() -> int:
     args = parser.parse_args()
     rows = []
     for name in args.formats:
-        rows.append(fuzz(name, args.first, args.count))
-        shown = {
-            key: value for key, value in rows[-1].items() if key not in ("failures", "examples")
-        }
-        print(" ".join(f"{key} {value}" for key, value in shown.items()), flush=True)
-        for number, reason in rows[-1]["failures"].items():
+        row = fuzz(name, args.first, args.count)
+        rows.append(row)
+        hidden = ("failures", "examples")
+        line = " ".join(f"{key} {value}" for key, value in row.items() if key not in hidden)
+        print(line, flush=True)
+        for number, reason in row["failures"].items():
             print(f"  {number}: {reason}", flush=True)
         if args.json:
             args.json.write_text(json.dumps(rows, indent=1) + "\n")

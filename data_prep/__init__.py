@@ -1,1 +1,4 @@
-"""Conversion of raw data sets to stores of scenes: one reader per data set, and a parallel, resumable engine."""
+"""Conversion of raw data sets to stores of scenes.
+
+It has one reader per data set, and a parallel, resumable engine.
+"""

@@ -24,7 +24,7 @@ from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
-from data_prep.readers.recordings import Column, numbers, read_rows
+from data_prep.readers.recordings import NumberColumn, numbers, read_rows
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError
@@ -43,21 +43,21 @@ _KINDS = {
     "Emergency": AgentKind.VEHICLE,
     "Bus": AgentKind.BUS,
 }
-_FRAME = Column("frame", 0, 1e6)
-_ID = Column("id", 1, 1e6)
-_X = Column("x", 13, MAX_EXTENT_M, "metres")
-_Y = Column("y", 15, MAX_EXTENT_M, "metres")
-_YAW = Column("yaw", 16, 100.0, "radians")
-_TARGET = Column("target", 17, 1)
+_FRAME = NumberColumn("frame", 0, 1e6)
+_ID = NumberColumn("id", 1, 1e6)
+_X = NumberColumn("x", 13, MAX_EXTENT_M, "metres")
+_Y = NumberColumn("y", 15, MAX_EXTENT_M, "metres")
+_YAW = NumberColumn("yaw", 16, 100.0, "radians")
+_TARGET = NumberColumn("target", 17, 1)
 MAX_MAP_BYTES = 4 << 20  # three times the largest raster, as the next one
 MAX_SIDE = 4_000  # pixels
 SPACING_M = 2.0  # between points of a polyline
 PIECE_POINTS = 20  # longer lines are cut, so that scenes keep only the part near their agents
 STROKE_M = 2.0  # dividers are strokes of 1 m; the sides of their outline are at most this far apart
 _META = (  # the lines of a meta file
-    Column("x", 0, MAX_EXTENT_M, "metres"),
-    Column("y", 0, MAX_EXTENT_M, "metres"),
-    Column("scale", 0, 100.0, "pixels"),
+    NumberColumn("x", 0, MAX_EXTENT_M, "metres"),
+    NumberColumn("y", 0, MAX_EXTENT_M, "metres"),
+    NumberColumn("scale", 0, 100.0, "pixels"),
 )
 
 

@@ -77,12 +77,10 @@ class _Budget:
 # Kinds of values on the stack: the names in `pickletools`, and these two. A call makes an "any".
 _NAME = "name"
 _LONG_INT = "long integer"
-_KEYS = (
-    "str",
-    "int",
-    "any",
-)  # a call returns no tuple: the hash of deep tuples overflows the stack
+# Keys of dicts and sets. A call returns no tuple: the hash of deep tuples overflows the stack.
+_KEYS = ("str", "int", "any")
 _DICTS = ("dict", "any")
+# Kinds of the first operand of an opcode.
 _TARGETS = {
     "STACK_GLOBAL": ("str",),
     "REDUCE": (_NAME,),
@@ -111,7 +109,7 @@ def _check_opcodes(data: bytes, budget: _Budget) -> None:
     allowed, or uses a value where its kind is not allowed.
     """
     stack: list[str] = []
-    marks: list[int] = []  # sizes of the stack
+    marks: list[int] = []  # sizes of the stack when a list of operands began
     memo: list[str] = []
     argument: Any
     for opcode, argument, _ in pickletools.genops(data):

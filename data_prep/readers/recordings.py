@@ -34,7 +34,7 @@ MAX_BYTES = 16 << 20  # eight times the largest recording
 Rows = list[tuple[int, list[str]]]  # of a file: line, for messages, and words
 
 
-class Column(NamedTuple):
+class NumberColumn(NamedTuple):
     """A column of numbers."""
 
     name: str
@@ -109,11 +109,11 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     rows = read_rows(path, layout.num_columns)
     if layout.constant:
         _check_constant(path, rows, *layout.constant)
-    id_column = Column("id", 1, 1e15)
-    frame = numbers(path, rows, Column("frame", 0, 1e15)).astype(np.int64)
+    id_column = NumberColumn("id", 1, 1e15)
+    frame = numbers(path, rows, NumberColumn("frame", 0, 1e15)).astype(np.int64)
     agent_number = numbers(path, rows, id_column)
-    x = numbers(path, rows, Column("x", layout.x, MAX_EXTENT_M, layout.noun))
-    y = numbers(path, rows, Column("y", layout.y, MAX_EXTENT_M, layout.noun))
+    x = numbers(path, rows, NumberColumn("x", layout.x, MAX_EXTENT_M, layout.noun))
+    y = numbers(path, rows, NumberColumn("y", layout.y, MAX_EXTENT_M, layout.noun))
 
     # Sort by frame and agent.
     _, first_row, agent = np.unique(agent_number, return_index=True, return_inverse=True)
@@ -223,7 +223,7 @@ def read_rows(path: Path, num_columns: int) -> Rows:
     return rows
 
 
-def numbers(path: Path, rows: Rows, column: Column) -> np.ndarray:
+def numbers(path: Path, rows: Rows, column: NumberColumn) -> np.ndarray:
     """A column as float64 [R], finite and within its limit."""
     words = [row[column.number] for _, row in rows]
     try:

@@ -1,16 +1,19 @@
-"""Speed of data preparation and loading: raw files to shards, shards to scenes, scenes to batches.
+"""Speed of data preparation and loading: raw files to shards to scenes to batches.
 
-    python tools/bench_data.py [--argoverse2 RAW] [--argoverse1 RAW] [--scenes 2000] [--against CHECKOUT] [--json FILE]
+    python tools/bench_data.py [--argoverse2 RAW] [--argoverse1 RAW] [--scenes 2000] [--json FILE]
+    python tools/bench_data.py --against CHECKOUT [--argoverse2 RAW] [--argoverse1 RAW]
 
-Argoverse 2 is measured on --scenes scenarios: half are copies of real scenarios of RAW with new ids, half are simulated;
-without RAW all are simulated. "Raw to shard" is the whole of `trajformer preprocess`, from the list of files to the manifest,
-with the start of the worker process. --argoverse1 (unpacked, official layout) adds more rows. References run in the same
-process on the same files: av2's loader and map API, and the lower bound, bytes to arrays without checks (pyarrow without
-threads, msgspec). Figures are medians over alternating repeats. Run it on an idle machine.
+Argoverse 2 is measured on --scenes scenarios: half are copies of real scenarios of RAW with new
+ids, half are simulated; without RAW all are simulated. "Raw to shard" is the whole of `trajformer
+preprocess`, from the list of files to the manifest, with the start of the worker process.
+--argoverse1 (unpacked, official layout) adds more rows. References run in the same process on the
+same files: av2's loader and map API, and the lower bound, bytes to arrays without checks (pyarrow
+without threads, msgspec). Values are medians over alternating repeats. Run it on an idle machine.
 
---against CHECKOUT only compares processor times with another checkout (a folder of `git worktree add`), in alternating runs:
-`trajformer preprocess` in one process, start included, of the set above and of the first --scenes sequences of each Argoverse 1
-split, then random reading of these stores. Both use this Python.
+--against CHECKOUT only compares processor times with another checkout (a folder of `git worktree
+add`), in alternating runs: `trajformer preprocess` in one process, start included, of the set above
+and of the first --scenes sequences of each Argoverse 1 split, then random reading of these stores.
+Both use this Python.
 """
 
 import argparse
@@ -40,7 +43,9 @@ from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 
-QCNET_PREPARE_MS, QCNET_READ_US = 32.0, 900.0  # published cost: process(), reading a pickle
+# Published costs of QCNet: process(), reading a pickle.
+QCNET_PREPARE_MS = 32.0
+QCNET_READ_US = 900.0
 COLUMNS = [
     "track_id",
     "object_type",
@@ -49,78 +54,110 @@ COLUMNS = [
     "position_x",
     "position_y",
     "heading",
+    "velocity_x",
+    "velocity_y",
 ]
-COLUMNS += ["velocity_x", "velocity_y"]
 BATCH = 32
 PREPARE = "import sys; from trajformer.cli import main; sys.exit(main(sys.argv[1:]))"
 READ = """
 import sys, time, numpy
-try:
-    from trajformer.scenes.store import SceneStore
-except ImportError:  # version 0.1
-    from trajformer.store import SceneStore
+from trajformer.scenes.store import SceneStore
 store = SceneStore(sys.argv[1], "train")
 order = numpy.random.default_rng(0).permutation(len(store)).tolist()
-for warm in (True, False):
-    start = time.process_time()
-    for index in order * (1 if warm else 20_000 // len(order) + 1):
-        store[index]
-print((time.process_time() - start) / (20_000 // len(order) + 1) / len(order))
+repeats = 20_000 // len(order) + 1
+for index in order:  # warm the cache
+    store[index]
+start = time.process_time()
+for index in order * repeats:
+    store[index]
+print((time.process_time() - start) / repeats / len(order))
 """
-# Worker processes import this file: modules that `trajformer preprocess` does not need are imported inside functions.
+# Worker processes import this file: modules that `trajformer preprocess` does not need are imported
+# inside functions.
 
 
 def make_set(folder: Path, real: Path | None, count: int) -> dict[str, list[Input]]:
-    """Create `folder/set/train` with `count` scenarios, copies with new ids; returns some inputs by kind."""
+    """Create `folder/set/train` with `count` scenarios, copies with new ids.
+
+    Returns up to eight inputs of each kind, "simulated" and "real".
+    """
     from data_prep.synthetic import synthesize
 
     synthesize(folder / "made", min(count, 100), 0, workers=2, progress=False)
-    sources = {"simulated": folder / "made"} | ({"real": real} if real else {})
+    sources = {"simulated": folder / "made"}
+    if real:
+        sources["real"] = real
     few: dict[str, list[Input]] = {}
     for name, raw in sources.items():
         scenarios = sorted(raw.glob("*/*/scenario_*.parquet"))
         for index in range(count // len(sources)):
             path = scenarios[index % len(scenarios)]
-            old, new = path.parent.name, f"{index:06d}-{path.parent.name}"
+            old = path.parent.name
+            new = f"{index:06d}-{old}"
             target = folder / "set" / "train" / new
             target.mkdir(parents=True)
-            for kind, end in (("scenario", "parquet"), ("log_map_archive", "json")):
-                shutil.copyfile(
-                    path.with_name(f"{kind}_{old}.{end}"), target / f"{kind}_{new}.{end}"
-                )
-            if index < len(scenarios[:8]):
+            shutil.copyfile(path, target / f"scenario_{new}.parquet")
+            shutil.copyfile(map_path(path, old), target / f"log_map_archive_{new}.json")
+            if index < min(len(scenarios), 8):
                 few.setdefault(name, []).append(Input(target / f"scenario_{new}.parquet"))
     return few
 
 
+def map_path(scenario_path: Path, scenario_id: str) -> Path:
+    """Path of the map of a scenario."""
+    return scenario_path.with_name(f"log_map_archive_{scenario_id}.json")
+
+
 # The part of a map that `lower_bound` decodes.
-Point: Any = msgspec.defstruct("Point", [(name, float) for name in "xyz"], gc=False)
-Lane: Any = msgspec.defstruct(
-    "Lane", [(f"{side}_lane_boundary", list[Point]) for side in ("left", "right")], gc=False
-)
-Area: Any = msgspec.defstruct("Area", [("area_boundary", list[Point])], gc=False)
-Map: Any = msgspec.defstruct(
-    "Map", [("lane_segments", dict[str, Lane]), ("drivable_areas", dict[str, Area])], gc=False
-)
+
+
+class Point(msgspec.Struct, gc=False):
+    """A vertex, metres."""
+
+    x: float
+    y: float
+    z: float
+
+
+class Lane(msgspec.Struct, gc=False):
+    """The boundaries of a lane segment."""
+
+    left_lane_boundary: list[Point]
+    right_lane_boundary: list[Point]
+
+
+class Area(msgspec.Struct, gc=False):
+    """A drivable area."""
+
+    area_boundary: list[Point]
+
+
+class Map(msgspec.Struct, gc=False):
+    """A map archive."""
+
+    lane_segments: dict[str, Lane]
+    drivable_areas: dict[str, Area]
 
 
 def lower_bound(item: Input) -> None:
-    """Lower bound, bytes to arrays: columns of the tracks and points of the map, without checks, resampling or joining."""
+    """Bytes to arrays: columns of the tracks and points of the map.
+
+    A lower bound, without checks, resampling or joining.
+    """
     data = pa.BufferReader(item.path.read_bytes())
     with pq.ParquetFile(data, pre_buffer=False, read_dictionary=COLUMNS[:2]) as file:
         table = file.read(COLUMNS, use_threads=False)
     for name in COLUMNS[2:]:
         np.from_dlpack(table[name].combine_chunks())
-    archive = msgspec.json.decode(
-        item.path.with_name(f"log_map_archive_{item.path.parent.name}.json").read_bytes(), type=Map
-    )
-    lines = [
-        line
-        for lane in archive.lane_segments.values()
-        for line in (lane.left_lane_boundary, lane.right_lane_boundary)
-    ]
-    lines += [area.area_boundary for area in archive.drivable_areas.values()]
-    np.array([(p.x, p.y, p.z) for line in lines for p in line])
+    document = map_path(item.path, item.path.parent.name).read_bytes()
+    archive = msgspec.json.decode(document, type=Map)
+    points: list[Point] = []
+    for lane in archive.lane_segments.values():
+        points += lane.left_lane_boundary
+        points += lane.right_lane_boundary
+    for area in archive.drivable_areas.values():
+        points += area.area_boundary
+    np.array([(point.x, point.y, point.z) for point in points])
 
 
 def av2_loader(item: Input) -> None:
@@ -131,9 +168,7 @@ def av2_loader(item: Input) -> None:
     from av2.map.map_api import ArgoverseStaticMap
 
     load_argoverse_scenario_parquet(item.path)
-    ArgoverseStaticMap.from_json(
-        item.path.with_name(f"log_map_archive_{item.path.parent.name}.json")
-    )
+    ArgoverseStaticMap.from_json(map_path(item.path, item.path.parent.name))
 
 
 def rows(
@@ -145,83 +180,106 @@ def rows(
 
 
 def bench_argoverse2(real: Path | None, count: int, repeats: int) -> Iterator[dict[str, Any]]:
-    """Milliseconds per scenario: raw files to a written shard; parts and references on some of the files."""
+    """Milliseconds per scenario: raw files to a written shard.
+
+    Parts and references are measured on some of the files.
+    """
     from data_prep.engine.options import PrepareOptions
     from data_prep.engine.prepare import prepare
 
     with tempfile.TemporaryDirectory() as name:
-        temporary, reader = Path(name), Argoverse2()
-        for kind, few in make_set(temporary, real, count).items():
-            runs: dict[str, Callable[[], object]] = {
-                "read and checked": lambda few=few: [
-                    reader.read(i, "train", temporary / "set").validate() for i in few
-                ],
-                "lower bound: bytes to arrays": lambda few=few: [lower_bound(i) for i in few],
+        reader = Argoverse2()
+        inputs_by_kind = make_set(Path(name), real, count)
+        raw = Path(name) / "set"
+
+        def read_and_check(item: Input) -> None:
+            reader.read(item, "train", raw).validate()
+
+        for kind, inputs in inputs_by_kind.items():
+            readers = {
+                "read and checked": read_and_check,
+                "lower bound: bytes to arrays": lower_bound,
             }
             if importlib.util.find_spec("av2"):
-                runs["av2 loader and map API"] = lambda few=few: [av2_loader(i) for i in few]
-            yield from rows(
-                f"Argoverse 2 {kind}", "ms/scenario", medians_ms(runs, repeats), 1 / len(few)
-            )
+                readers["av2 loader and map API"] = av2_loader
+            runs = {label: partial(for_each, read, inputs) for label, read in readers.items()}
+            values = medians_ms(runs, repeats)
+            yield from rows(f"Argoverse 2 {kind}", "ms/scenario", values, 1 / len(inputs))
 
         def run(workers: int, limit: int | None) -> None:
+            options = PrepareOptions(workers=workers, limit=limit, progress=False)
             with tempfile.TemporaryDirectory() as store:
-                prepare(
-                    reader,
-                    temporary / "set",
-                    Path(store),
-                    PrepareOptions(workers=workers, limit=limit, progress=False),
-                )
+                prepare(reader, raw, Path(store), options)
 
         runs = {
-            "single": lambda: run(1, None),
-            "double": lambda: run(2, None),
-            "start": lambda: run(1, 1),
+            "one process": partial(run, 1, None),
+            "two processes": partial(run, 2, None),
+            "start": partial(run, 1, 1),
         }
-        wall, cpu = np.median(list(times_s(runs, 5, warm_up=0).values()), 1).T
+        times = times_s(runs, 5, warm_up=0)
+    wall = {label: float(np.median(values[:, 0])) for label, values in times.items()}
     parts = {
-        "raw to shard, 1 process": wall[0],
-        "start and end of the run, included": wall[2],
-        "CPU time": cpu[0],
+        "raw to shard, 1 process": wall["one process"],
+        "start and end of the run, included": wall["start"],
+        "CPU time": float(np.median(times["one process"][:, 1])),
     }
-    yield from rows(f"Argoverse 2, {count} scenarios", "ms/scenario", parts, 1e3 / count)
-    yield from rows(
-        f"Argoverse 2, {count} scenarios", "times faster", {"2 processes": wall[0] / wall[1]}
-    )
-    yield from rows(
-        "Argoverse 2", "ms/scenario", {"QCNet process() (published cost)": QCNET_PREPARE_MS}
-    )
+    title = f"Argoverse 2, {count} scenarios"
+    yield from rows(title, "ms/scenario", parts, 1e3 / count)
+    speedup = wall["one process"] / wall["two processes"]
+    yield from rows(title, "times faster", {"2 processes": speedup})
+    published = {"QCNet process() (published cost)": QCNET_PREPARE_MS}
+    yield from rows("Argoverse 2", "ms/scenario", published)
+
+
+def for_each(function: Callable[[Input], object], inputs: list[Input]) -> None:
+    """Call a function with each input."""
+    for item in inputs:
+        function(item)
 
 
 def bench_reading(store: SceneStore, label: str, scene: int) -> Iterator[dict[str, Any]]:
-    """Microseconds per scene: from the store, and from a pickle and a torch file of the same scene as a dict of tensors."""
+    """Microseconds per scene from the store.
+
+    For comparison also from a pickle and a torch file of the same scene as a dict of tensors.
+    """
     import torch
 
     order = np.random.default_rng(0).permutation(len(store))[:3000].tolist()
     ms: dict[str, float] = {}
+    runs: dict[str, Callable[[], object]]
     for name, indices in (("random access", order), ("the same scene repeatedly", [scene] * 2000)):
         number = itertools.cycle(indices)
-        calls = times_s({"": lambda number=number: store[next(number)]}, 2 * len(indices))[""]  # type: ignore[misc]
-        ms[name] = float(np.median(calls[len(indices) :, 0])) * 1e3  # warm cache
-    values = {name: getattr(store[scene], name) for name in Scene.__dataclass_fields__}
-    plain = {
-        name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v
-        for name, v in values.items()
-    }
+        runs = {"read": partial(read_next, store, number)}
+        times = times_s(runs, 2 * len(indices))["read"]
+        ms[name] = float(np.median(times[len(indices) :, 0])) * 1e3  # warm cache
+    plain: dict[str, Any] = {}
+    for name in Scene.__dataclass_fields__:
+        value = getattr(store[scene], name)
+        plain[name] = torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
     with tempfile.TemporaryDirectory() as name:
-        pickled, saved = Path(name) / "scene.pkl", Path(name) / "scene.pt"
+        pickled = Path(name) / "scene.pkl"
+        saved = Path(name) / "scene.pt"
         pickled.write_bytes(pickle.dumps(plain))
         torch.save(plain, saved)
-        runs: dict[str, Callable[[], object]] = {
-            "the same scene by pickle.load": lambda: pickle.loads(pickled.read_bytes()),
-            "the same scene by torch.load": lambda: torch.load(
-                io.BytesIO(saved.read_bytes()), weights_only=True
-            ),
+
+        def read_pickle() -> object:
+            return pickle.loads(pickled.read_bytes())
+
+        def read_tensors() -> object:
+            return torch.load(io.BytesIO(saved.read_bytes()), weights_only=True)
+
+        runs = {
+            "the same scene by pickle.load": read_pickle,
+            "the same scene by torch.load": read_tensors,
         }
         ms |= medians_ms(runs, 200)
-    yield from rows(
-        label, "us/scene", ms | {"QCNet's pickle (published cost)": QCNET_READ_US / 1e3}, 1e3
-    )
+    ms["QCNet's pickle (published cost)"] = QCNET_READ_US / 1e3
+    yield from rows(label, "us/scene", ms, 1e3)
+
+
+def read_next(store: SceneStore, indices: Iterator[int]) -> Scene:
+    """Read the scene of the next index."""
+    return store[next(indices)]
 
 
 def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
@@ -231,10 +289,10 @@ def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
 
     config = BatchConfig()
     order = np.random.default_rng(0).permutation(len(store))
-    batches = [
-        [store[i] for i in order[start : start + BATCH].tolist()]
-        for start in range(0, BATCH * 8, BATCH)
-    ]
+    batches = []
+    for start in range(0, BATCH * 8, BATCH):
+        indices = order[start : start + BATCH].tolist()
+        batches.append([store[i] for i in indices])
     kept = [samples(scenes, config) for scenes in batches]
     runs = {
         "32 scenes to a batch": lambda: [collate(scenes, config) for scenes in batches],
@@ -244,13 +302,15 @@ def bench_batches(store: SceneStore, repeats: int) -> Iterator[dict[str, Any]]:
 
 
 def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
-    """An epoch of the recipe's loader, and the share of a training step (forward and backward) spent waiting for it."""
+    """An epoch of the recipe's loader.
+
+    Also the percentage of a training step (forward and backward) spent waiting for it.
+    """
     from trajformer.recipes.names import read_recipe
     from trajformer.training.forecasting import SceneData
 
-    config = read_recipe(
-        "mmtransformer_argoverse1", {"data.train": str(root), "data.val": str(root)}
-    )
+    changes = {"data.train": str(root), "data.val": str(root)}
+    config = read_recipe("mmtransformer_argoverse1", changes)
     data = SceneData(config.data)
     for name in ("first epoch (from the store)", "later epochs (cached samples)"):
         start = time.perf_counter()
@@ -259,16 +319,20 @@ def bench_epoch(root: Path) -> Iterator[dict[str, Any]]:
         yield from rows("Argoverse 1", "scenes/s", {f"{name}, loader only": count / seconds})
     model = config.build_model()
     loss = config.loss_config(model).build()
-    waiting = working = 0.0
+    waiting_s = 0.0
+    working_s = 0.0
     start = time.perf_counter()
     for batch in itertools.islice(data.train_dataloader(), 40):
         ready = time.perf_counter()
         model.zero_grad()
         loss(model, batch)["loss"].backward()
         end = time.perf_counter()
-        waiting, working, start = waiting + ready - start, working + end - ready, end
-    share = waiting / (waiting + working) * 100
-    yield from rows("Argoverse 1", "% of a step", {"waiting for cached samples in training": share})
+        waiting_s += ready - start
+        working_s += end - ready
+        start = end
+    percentage = 100 * waiting_s / (waiting_s + working_s)
+    values = {"waiting for cached samples in training": percentage}
+    yield from rows("Argoverse 1", "% of a step", values)
 
 
 def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -280,22 +344,17 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         if args.argoverse2:
-            summary = prepare(
-                Argoverse2(), args.argoverse2, root / "av2", PrepareOptions(progress=False)
-            )
-            split = max(summary.splits, key=lambda s: s.split == "train").split
+            options = PrepareOptions(progress=False)
+            summary = prepare(Argoverse2(), args.argoverse2, root / "av2", options)
+            splits = [split.split for split in summary.splits]
+            split = "train" if "train" in splits else splits[0]
             yield from bench_reading(SceneStore(root / "av2", split), "Argoverse 2 store", -1)
         if args.argoverse1:
             start = time.perf_counter()
-            prepare(
-                Argoverse1(),
-                args.argoverse1,
-                root / "av1",
-                PrepareOptions(workers=2, progress=False),
-            )
-            yield from rows(
-                "Argoverse 1", "s", {"the whole folder, 2 processes": time.perf_counter() - start}
-            )
+            options = PrepareOptions(workers=2, progress=False)
+            prepare(Argoverse1(), args.argoverse1, root / "av1", options)
+            seconds = time.perf_counter() - start
+            yield from rows("Argoverse 1", "s", {"the whole folder, 2 processes": seconds})
             store = SceneStore(root / "av1", "train")
             yield from bench_reading(store, "Argoverse 1 store", 0)
             yield from bench_batches(store, args.repeats)
@@ -303,7 +362,10 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Processor time of this tree, of another checkout, and the median ratio of the pairs, for preparation and reading."""
+    """Processor time of this tree and of another checkout, for preparation and reading.
+
+    Also the median ratio of the pairs of runs.
+    """
     trees = {
         "this tree": Path(__file__).resolve().parents[1],
         "other tree": args.against.resolve(strict=True),
@@ -323,29 +385,28 @@ def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         temporary = Path(name)
         make_set(temporary, args.argoverse2, args.scenes)
-        raws = {"argoverse2": temporary / "set"} | (
-            {"argoverse1": args.argoverse1.resolve()} if args.argoverse1 else {}
-        )
+        raws = {"argoverse2": temporary / "set"}
+        if args.argoverse1:
+            raws["argoverse1"] = args.argoverse1.resolve()
         for source, raw in raws.items():
             stores = {tree: temporary / f"{source} of {tree}" for tree in trees}
             runs = {tree: partial(prepare, tree, source, raw, stores[tree]) for tree in trees}
-            prepared = {tree: times[:, 1] for tree, times in times_s(runs, args.repeats).items()}
-            pairs = [
-                [float(run(tree, READ, stores[tree])) * 1e6 for tree in trees]
-                for _ in range(args.repeats)
-            ]
-            read = dict(zip(trees, np.array(pairs).T, strict=True))
-            for what, unit, values in (
-                ("prepare", "CPU s", prepared),
-                ("read", "CPU us/scene", read),
-            ):
-                yield from rows(
-                    f"{source}, {what}",
-                    unit,
-                    {tree: float(np.median(values[tree])) for tree in trees},
-                )
-                ratio = float(np.median(values["this tree"] / values["other tree"]))
-                yield from rows(f"{source}, {what}", "times", {"this tree / other tree": ratio})
+            times = times_s(runs, args.repeats)
+            prepare_s = {tree: times[tree][:, 1] for tree in trees}
+            yield from compare_trees(f"{source}, prepare", "CPU s", prepare_s)
+            read_us: dict[str, list[float]] = {tree: [] for tree in trees}
+            for _ in range(args.repeats):
+                for tree in trees:
+                    read_us[tree].append(float(run(tree, READ, stores[tree])) * 1e6)
+            yield from compare_trees(f"{source}, read", "CPU us/scene", read_us)
+
+
+def compare_trees(title: str, unit: str, values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Rows with the median of each tree, and with the median ratio of the pairs."""
+    medians = {tree: float(np.median(numbers)) for tree, numbers in values.items()}
+    yield from rows(title, unit, medians)
+    ratios = np.array(values["this tree"]) / np.array(values["other tree"])
+    yield from rows(title, "times", {"this tree / other tree": float(np.median(ratios))})
 
 
 def main() -> None:

@@ -34,10 +34,8 @@ class BlockConfig(
     Config,
     positive=("heads", "norm_eps", "d_k", "d_v"),
     fractions=("dropout", "attention_dropout"),
-    limits={
-        "width": (1, 2_048),
-        "feedforward": (1, 16_384),
-    },  # larger ones exhaust the memory of one device
+    # Larger ones exhaust the memory of one device.
+    limits={"width": (1, 2_048), "feedforward": (1, 16_384)},
 ):
     """Sizes and options of a transformer block.
 
@@ -47,13 +45,15 @@ class BlockConfig(
         feedforward: inner width of the feed-forward layer.
         dropout: on every residual branch and inside the feed-forward.
         attention_dropout: on attention weights; above 0 the fused kernel is not used on a CPU.
-        norm_first: normalise before each sub-layer (ViT, mmTransformer) instead of after it (Transformer, DETR).
+        norm_first: normalise before each sub-layer (ViT, mmTransformer) instead of after it
+            (Transformer, DETR).
         activation: of the feed-forward layer.
         bias: use biases in the attention projections.
         norm_eps: epsilon of the layer norms.
         d_k, d_v: key and value width of a head, D / heads by default.
         agent_aware: score tokens of the same group with separate projections (AgentFormer).
-        squeeze: squeeze-and-excite after the attention of encoder blocks (Spatial-Channel Transformer).
+        squeeze: squeeze-and-excite after the attention of encoder blocks (Spatial-Channel
+            Transformer).
     """
 
     width: int = 128
@@ -72,14 +72,14 @@ class BlockConfig(
 
     def attention(self) -> MultiHeadAttention:
         """A multi-head attention with these sizes."""
-        sizes = {"d_k": self.d_k, "d_v": self.d_v}
         return MultiHeadAttention(
             self.width,
             self.heads,
+            d_k=self.d_k,
+            d_v=self.d_v,
             bias=self.bias,
             dropout=self.attention_dropout,
             agent_aware=self.agent_aware,
-            **sizes,
         )
 
 
@@ -88,24 +88,26 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, config: BlockConfig) -> None:
         activation = nn.ReLU(inplace=True) if config.activation == "relu" else nn.GELU()
-        inner, outer = (
+        super().__init__(
             nn.Linear(config.width, config.feedforward),
+            activation,
+            Dropout(config.dropout),
             nn.Linear(config.feedforward, config.width),
         )
-        super().__init__(inner, activation, Dropout(config.dropout), outer)
 
 
 class Residual(nn.Module):
-    """x + sublayer(norm(x)) when `norm_first`, else norm(x + sublayer(x)); dropout on the branch."""
+    """A sub-layer with a residual connection and a layer norm; dropout on the branch.
+
+    x + sublayer(norm(x)) when `norm_first`, else norm(x + sublayer(x)).
+    """
 
     def __init__(self, config: BlockConfig, sublayer: nn.Module) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.sublayer, self.dropout, self.norm_first = (
-            sublayer,
-            Dropout(config.dropout),
-            config.norm_first,
-        )
+        self.sublayer = sublayer
+        self.dropout = Dropout(config.dropout)
+        self.norm_first = config.norm_first
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] -> [..., D]."""
@@ -126,7 +128,10 @@ def _add_position(x: Tensor, position: Tensor | None) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Mean of x along `dim` where the mask, broadcastable to x, is True; zero if it is True nowhere."""
+    """Mean of x along `dim` where the mask is True; zero if it is True nowhere.
+
+    The mask is broadcastable to x.
+    """
     return (x * mask).sum(dim) / mask.sum(dim).clamp(min=1)
 
 
@@ -138,10 +143,8 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, config: SqueezeConfig, width: int) -> None:
         super().__init__()
-        self.axis, self.channels = (
-            config.axis,
-            width if config.axis == "feature" else config.channels,
-        )
+        self.axis = config.axis
+        self.channels = width if config.axis == "feature" else config.channels
         hidden = max(self.channels // config.reduction, 1)
         self.squeeze = nn.Linear(self.channels, hidden, bias=False)
         self.excite = nn.Linear(hidden, self.channels, bias=False)
@@ -149,39 +152,41 @@ class SqueezeExcite(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, groups: Groups | None = None
     ) -> Tensor:
-        """[..., L, D] -> [..., L, D]. The mask, bool [..., 1, L], excludes padding (False) from means.
+        """[..., L, D] -> [..., L, D].
 
-        Groups are required if they are channels; the mean is over the features of a group's tokens, and ungrouped tokens do not
-        change. Raises ValueError: the mask differs between queries, or groups are channels and not given.
+        The mask, bool [..., 1, L], excludes padding (False) from means. Groups are required if they
+        are channels; the mean is over the features of a group's tokens, and ungrouped tokens do not
+        change. Raises ValueError: the mask differs between queries, or groups are channels and not
+        given.
         """
-        if mask is not None and mask.shape[-2] != 1:
-            raise ValueError(
-                "squeeze-and-excite needs a padding mask [..., 1, L]; this mask differs between queries"
-            )
-        real = (
-            torch.ones_like(x[..., 0], dtype=torch.bool)
-            if mask is None
-            else mask[..., 0, :].expand(x.shape[:-1])
-        )
+        real = torch.ones_like(x[..., 0], dtype=torch.bool)  # [..., L]
+        if mask is not None:
+            if mask.shape[-2] != 1:
+                raise ValueError(
+                    "squeeze-and-excite needs a padding mask [..., 1, L]; "
+                    "this mask differs between queries"
+                )
+            real = mask[..., 0, :].expand(x.shape[:-1])
         if self.axis == "feature":
-            return x * self._weights(masked_mean(x, real[..., None], -2))[..., None, :]
+            weights = self._weights(masked_mean(x, real[..., None], -2))  # [..., D]
+            return x * weights[..., None, :]
+
         if groups is None:
             raise ValueError("axis is 'group': groups must be given")
-        grid, ungrouped = (-1, groups.keys), groups.ungrouped[1]
-        value, real = (
-            y[..., : y.shape[-1] - ungrouped].unflatten(-1, grid) for y in (x.mean(-1), real)
-        )  # [..., T, G]
-        weights = (
-            self._weights(masked_mean(value, real, -2))[..., None, :]
-            .expand(value.shape)
-            .flatten(-2)
-        )
-        return x * F.pad(weights, (0, ungrouped), value=1.0)[..., None]
+        ungrouped = groups.ungrouped[1]
+        grouped = x.shape[-2] - ungrouped
+        value = x.mean(-1)[..., :grouped].unflatten(-1, (-1, groups.keys))  # [..., T, G]
+        real = real[..., :grouped].unflatten(-1, (-1, groups.keys))
+        weights = self._weights(masked_mean(value, real, -2))  # [..., G]
+        of_tokens = weights[..., None, :].expand(value.shape).flatten(-2)  # [..., T * G]
+        return x * F.pad(of_tokens, (0, ungrouped), value=1.0)[..., None]
 
     def _weights(self, z: Tensor) -> Tensor:
         """s of z [..., channels or fewer], same shape; missing channels are zeros."""
-        full = F.pad(z, (0, self.channels - z.shape[-1]))
-        return self.excite(self.squeeze(full).relu()).sigmoid()[..., : z.shape[-1]]
+        count = z.shape[-1]
+        full = F.pad(z, (0, self.channels - count))
+        hidden = self.squeeze(full).relu()
+        return self.excite(hidden).sigmoid()[..., :count]
 
 
 class EncoderBlock(nn.Module):
@@ -202,9 +207,9 @@ class EncoderBlock(nn.Module):
     ) -> Tensor:
         """[..., L, D] -> [..., L, D].
 
-        The mask is bool, broadcastable to [..., L, L], True = may attend; squeeze-and-excite requires [..., 1, L]. `position`,
-        broadcastable to x, is added to queries and keys, not to values. `groups` are for agent-aware attention, and for groups as
-        channels.
+        The mask is bool, broadcastable to [..., L, L], True = may attend; squeeze-and-excite
+        requires [..., 1, L]. `position`, broadcastable to x, is added to queries and keys, not to
+        values. `groups` are for agent-aware attention, and for groups as channels.
         """
         value = self.attention.pre(x)
         query = _add_position(value, position)
@@ -214,18 +219,25 @@ class EncoderBlock(nn.Module):
         return self.feedforward(self.attention.post(x, branch))
 
     def token(self, x: Tensor, index: int, mask: Tensor | None = None) -> Tensor:
-        """Token `index` of `forward` without groups, [..., L, D] -> [..., D]; other tokens are only keys, which saves time."""
+        """Token `index` of `forward` without groups, [..., L, D] -> [..., D].
+
+        Other tokens are only keys, which saves time.
+        """
         if self.squeeze is not None:  # it needs all tokens
             return self(x, mask)[..., index, :]
         value = self.attention.pre(x)
+        query = value[..., index, None, :]
         if mask is not None and mask.shape[-2] > 1:
             mask = mask[..., index, None, :]
-        branch = self.attention.sublayer(value[..., index, None, :], value, mask=mask).squeeze(-2)
+        branch = self.attention.sublayer(query, value, mask=mask).squeeze(-2)
         return self.feedforward(self.attention.post(x[..., index, :], branch))
 
 
 class LatentBlock(nn.Module):
-    """Learned queries attend to tokens, then feed-forward: reduces L tokens to `count` (Perceiver, Wayformer)."""
+    """Learned queries attend to tokens, then feed-forward (Perceiver, Wayformer).
+
+    L tokens are reduced to `count`.
+    """
 
     def __init__(self, config: BlockConfig, count: int) -> None:
         super().__init__()
@@ -236,9 +248,7 @@ class LatentBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """[..., L, D] -> [..., count, D]; mask bool, broadcastable to [..., count, L]."""
-        latents = self.latents.expand(x.shape[:-2].numel(), -1, -1).view(
-            *x.shape[:-2], *self.latents.shape
-        )
+        latents = self.latents.expand(*x.shape[:-2], -1, -1)
         branch = self.attention.sublayer(self.attention.pre(latents), self.norm(x), mask=mask)
         return self.feedforward(self.attention.post(latents, branch))
 
@@ -270,21 +280,21 @@ class DecoderBlock(nn.Module):
 
         Args:
             mask: bool, broadcastable to [..., Q, Q]; `memory_mask` to [..., Q, S].
-            position: added to x where it is a query or a key; `memory_position` is added to the memory's keys.
-            cache: of self- and cross-attention; x then has the newest tokens only, and `mask` covers all tokens so far.
+            position: added to x where it is a query or a key; `memory_position` is added to the
+                memory's keys.
+            cache: of self- and cross-attention; x then has the newest tokens only, and `mask`
+                covers all tokens so far.
             groups: of self- and cross-attention, for agent-aware attention.
         """
         self_cache, cross_cache = cache or (None, None)
         self_groups, cross_groups = groups or (None, None)
         value = self.self_attention.pre(x)
         query = _add_position(value, position)
-        x = self.self_attention.post(
-            x, self.self_attention.sublayer(query, query, value, mask, self_cache, self_groups)
-        )
-        query, key = (
-            _add_position(self.cross_attention.pre(x), position),
-            _add_position(memory, memory_position),
-        )
+        branch = self.self_attention.sublayer(query, query, value, mask, self_cache, self_groups)
+        x = self.self_attention.post(x, branch)
+
+        query = _add_position(self.cross_attention.pre(x), position)
+        key = _add_position(memory, memory_position)
         branch = self.cross_attention.sublayer(
             query, key, memory, memory_mask, cross_cache, cross_groups
         )
@@ -292,13 +302,22 @@ class DecoderBlock(nn.Module):
 
 
 def stack_norm(config: BlockConfig, layers: int = 1, enabled: bool | None = None) -> nn.Module:
-    """The layer norm at the end of a stack, by default of pre-norm blocks; the identity if there are no `layers`."""
-    enabled = config.norm_first if enabled is None else enabled
-    return nn.LayerNorm(config.width, eps=config.norm_eps) if enabled and layers else nn.Identity()
+    """The layer norm at the end of a stack, by default of pre-norm blocks.
+
+    The identity if there are no `layers`.
+    """
+    if enabled is None:
+        enabled = config.norm_first
+    if not enabled or not layers:
+        return nn.Identity()
+    return nn.LayerNorm(config.width, eps=config.norm_eps)
 
 
 class Encoder(nn.Module):
-    """A stack of encoder blocks; `final_norm` adds a layer norm at the end, by default after pre-norm blocks."""
+    """A stack of encoder blocks.
+
+    `final_norm` adds a layer norm at the end, by default after pre-norm blocks.
+    """
 
     def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
@@ -318,18 +337,23 @@ class Encoder(nn.Module):
         return self.norm(x)
 
     def token(self, x: Tensor, index: int, mask: Tensor | None = None) -> Tensor:
-        """Token `index` of `forward`, [..., L, D] -> [..., D]; the last layer computes only this one."""
+        """Token `index` of `forward`, [..., L, D] -> [..., D].
+
+        The last layer computes only this one.
+        """
+        if not self.layers:
+            return self.norm(x[..., index, :])
         for layer in self.layers[:-1]:
             x = layer(x, mask)
-        return self.norm(
-            cast(EncoderBlock, self.layers[-1]).token(x, index, mask)
-            if self.layers
-            else x[..., index, :]
-        )
+        last = cast(EncoderBlock, self.layers[-1])
+        return self.norm(last.token(x, index, mask))
 
 
 class DecoderCache:
-    """Caches of all layers of a decoder: `layers[i]` has the caches of self-attention and cross-attention."""
+    """Caches of all layers of a decoder.
+
+    `layers[i]` has the caches of self-attention and cross-attention.
+    """
 
     def __init__(self, layers: int) -> None:
         self.layers = [(KVCache(), KVCache(fixed=True)) for _ in range(layers)]
@@ -337,11 +361,16 @@ class DecoderCache:
     @property
     def length(self) -> int:
         """Number of decoded tokens."""
-        key = self.layers[0][0].key if self.layers else None
-        return 0 if key is None else key.shape[-2]
+        if not self.layers:
+            return 0
+        self_cache, _ = self.layers[0]
+        return 0 if self_cache.key is None else self_cache.key.shape[-2]
 
     def select(self, rows: Tensor, *, memory: bool = True) -> None:
-        """As `KVCache.select`; with `memory` False only for self-attention, for rows that share one memory."""
+        """As `KVCache.select`.
+
+        If rows share one memory, pass `memory` False: the caches of the memory stay as they are.
+        """
         for self_cache, cross_cache in self.layers:
             self_cache.select(rows)
             if memory:
@@ -349,7 +378,10 @@ class DecoderCache:
 
 
 class Decoder(nn.Module):
-    """A stack of decoder blocks that returns each layer's normalised output, for auxiliary losses."""
+    """A stack of decoder blocks.
+
+    It returns the normalised output of each layer, for auxiliary losses.
+    """
 
     def __init__(self, config: BlockConfig, layers: int, *, final_norm: bool | None = None) -> None:
         super().__init__()
@@ -361,8 +393,8 @@ class Decoder(nn.Module):
     ) -> list[Tensor]:
         """Outputs [..., Q, D] of all layers, first to last; arguments as for `DecoderBlock`."""
         outputs = []
-        caches = cache.layers if cache else [None] * len(self.layers)
-        for layer, layer_cache in zip(self.layers, caches, strict=True):
+        for index, layer in enumerate(self.layers):
+            layer_cache = cache.layers[index] if cache else None
             x = layer(x, memory, cache=layer_cache, **arguments)
             outputs.append(self.norm(x))
         return outputs

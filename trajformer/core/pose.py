@@ -212,7 +212,9 @@ class Memory:
 
 
 class PoseKeys(nn.Module):
-    """Keys and values of tokens with poses, for any number of `PoseAttention` modules of the same sizes.
+    """Keys and values of tokens with poses, for any number of `PoseAttention` modules.
+
+    The modules have the same arguments.
 
     Args:
         width: D.

@@ -204,7 +204,8 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
 
     def with_axes(count: int) -> Tensor:
         """The pose [B, 1, ..., 3] with `count` axes between the scene and its three values."""
-        return pose.reshape(-1, *[1] * count, 3)
+        axes = [1] * count
+        return pose.reshape(-1, *axes, 3)
 
     agent_pose = with_axes(1)
     step_pose = with_axes(2)
@@ -224,4 +225,5 @@ def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:
 
 def append_axes(value: Tensor, ndim: int) -> Tensor:
     """The value with axes of length 1 appended, so that it has `ndim` axes."""
-    return value.reshape(*value.shape, *[1] * (ndim - value.ndim))
+    axes = [1] * (ndim - value.ndim)
+    return value.reshape(*value.shape, *axes)

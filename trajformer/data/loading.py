@@ -74,10 +74,10 @@ class SceneDataset(Dataset[SceneBatch]):
 
     def _samples(self, indices: Sequence[int]) -> list[Sample]:
         missing = [index for index in dict.fromkeys(indices) if index not in self.cached]
-        made = dict(zip(missing, self._read(missing), strict=True))
+        read = dict(zip(missing, self._read(missing), strict=True))
         if self.cache:
-            self.cached |= made
-        return [made.get(index) or self.cached[index] for index in indices]
+            self.cached |= read
+        return [read.get(index) or self.cached[index] for index in indices]
 
     def _read(self, indices: Sequence[int]) -> list[Sample]:
         return samples([self.store[index] for index in indices], self.config)
@@ -122,11 +122,11 @@ class BranchDataset(SceneDataset):
         return self.groups[-1].stop
 
     def _read(self, indices: Sequence[int]) -> list[Sample]:
-        made = []
+        items = []
         for index in indices:
             samples_of_past = super()._read(self.groups[index])
-            made.append(branched(samples_of_past, self.futures))
-        return made
+            items.append(branched(samples_of_past, self.futures))
+        return items
 
 
 def _group_by_past(scene_ids: Sequence[str]) -> list[range]:

@@ -104,10 +104,10 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
     polylines = []
     for scene, selected in zip(scenes, agents, strict=True):
         polylines.append(_select_polylines(scene, selected, config))
-    made = []
+    assembled = []
     for scene, selected, lines in zip(scenes, agents, polylines, strict=True):
-        made.append(_assemble(scene, selected, lines, config))
-    return made
+        assembled.append(_assemble(scene, selected, lines, config))
+    return assembled
 
 
 # ---- selection -------------------------------------------------------------------------------

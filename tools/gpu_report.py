@@ -47,7 +47,7 @@ from trajformer.data.loading import (
 from trajformer.heads.detr.data import BoxTargets
 from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, box_loss
 from trajformer.heads.translation import Transformer, TransformerConfig, token_loss
-from trajformer.models.agentformer.model import AgentFormerSamplerConfig
+from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.recipes.choices import MODELS
 from trajformer.recipes.names import LIBRARY, read_recipe

@@ -1,4 +1,4 @@
-"""AgentFormer: decoding with a cache, masks, batches of scenes, evaluation, the second stage, and training of both stages."""
+"""AgentFormer: decoding, masks, batches, evaluation, the second stage, and training of both."""
 
 import math
 from collections.abc import Callable
@@ -20,14 +20,10 @@ from trajformer.data.batch import Observation, SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
-from trajformer.models.agentformer import model as models
-from trajformer.models.agentformer.model import (
-    AgentFormer,
-    AgentFormerSamplerConfig,
-    CVAELossConfig,
-    SamplerLossConfig,
-)
+from trajformer.models.agentformer.losses import CVAELossConfig, SamplerLossConfig, sampler_loss
+from trajformer.models.agentformer.model import AgentFormer
 from trajformer.models.agentformer.networks import Context
+from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocity, named_noise
 from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
@@ -51,7 +47,7 @@ def context_and_latents(model: AgentFormer, observation: Observation) -> tuple[C
 def decoded(
     model: AgentFormer, observation: Observation, z: Callable[[Gaussian], Tensor]
 ) -> Tensor:
-    """Positions of the targets [B, S, K, F, 2] decoded from latents that `z` computes from the prior."""
+    """Positions of the targets [B, S, K, F, 2] from latents that `z` computes from the prior."""
     context = model.encode(observation)
     prior = model.prior_of(context)
     return model.decode_samples(observation, context, z(prior), prior, prior, scored=False).position
@@ -71,11 +67,8 @@ def test_a_rollout_with_cache_equals_recomputing_all_steps(variant: str) -> None
     context, z = context_and_latents(model, different().observation)
     rolled = model.decoder.rollout(z, context, 6)
     replayed = model.decoder.replay(z, context, rolled)
-    assert (
-        rolled.shape == (3, 5, 6, context.present.shape[1], 2)
-        and replayed.requires_grad
-        and not rolled.requires_grad
-    )
+    assert rolled.shape == (3, 5, 6, context.present.shape[1], 2)
+    assert replayed.requires_grad and not rolled.requires_grad
     recomputed = rolled[:, :, :0]
     for _ in range(6):  # the position of the step that is decoded is not an input
         unknown = torch.full_like(rolled[:, :, :1], torch.nan)
@@ -83,9 +76,8 @@ def test_a_rollout_with_cache_equals_recomputing_all_steps(variant: str) -> None
         recomputed = torch.cat([recomputed, step], 2)
     for actual in (replayed, recomputed):
         assert (actual - rolled).abs().amax((1, 2, 4))[context.present].max() < 1e-5
-    assert (rolled[:, :, 1:] - rolled[:, :, :-1]).abs().amax((1, 2, 4))[
-        context.present
-    ].min() > 1e-4  # steps differ
+    motion = (rolled[:, :, 1:] - rolled[:, :, :-1]).abs().amax((1, 2, 4))
+    assert motion[context.present].min() > 1e-4
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -95,7 +87,8 @@ def test_zero_offsets_are_standing_agents_or_constant_velocity(steps: int) -> No
     for extrapolate in (False, True):
         model = replace(TINY, steps_per_token=steps, extrapolate=extrapolate).build().eval()
         torch.nn.init.zeros_(model.decoder.out[-1].weight)
-        position, real = model(o).position, o.target_mask
+        position = model(o).position
+        real = o.target_mask
         expected = o.pose[:, : o.num_targets, None, None, :2]
         if extrapolate:
             real = real & o.valid[:, : o.num_targets, -1]
@@ -120,12 +113,10 @@ def test_futures_of_absent_agents_are_not_attended_to() -> None:
 def test_lanes_and_headings_are_inputs_on_roads_only() -> None:
     o = collate([make_scene(5, 8, 6)]).observation
     no_lane = replace(o, polyline_mask=torch.zeros_like(o.polyline_mask))
-    changes = [
-        replace(o, heading=(o.heading + 0.5) * o.valid),
-        replace(o, polyline=o.polyline + 1.0),
-        no_lane,
-    ]
-    road, plain = random_model(VARIANTS["road"]), random_model(TINY)
+    rotated = replace(o, heading=(o.heading + 0.5) * o.valid)
+    changes = [rotated, replace(o, polyline=o.polyline + 1.0), no_lane]
+    road = random_model(VARIANTS["road"])
+    plain = random_model(TINY)
     for changed in changes:
         assert (road(changed).position - road(o).position).abs().max() > 1e-4
         assert torch.equal(plain(changed).position, plain(o).position)
@@ -135,62 +126,62 @@ def test_lanes_and_headings_are_inputs_on_roads_only() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_loss_and_gradient_of_a_batch_are_means_over_its_scenes(variant: str) -> None:
-    scenes, noise = different_scenes(), draw(3, 5, 7, 3, seed=5)
-
     def learn(batch: SceneBatch, noise: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        model = random_model(VARIANTS[variant])
+        """Terms of the loss, and gradients of the parameters."""
+        model = random_model(VARIANTS[variant]).train()
         with fixed_noise(noise):
-            terms = CVAELossConfig(free=0.0).build()(model.train(), batch)
+            terms = CVAELossConfig(free=0.0).build()(model, batch)
         terms["loss"].backward()
-        return terms, {
-            name: torch.zeros_like(p) if p.grad is None else p.grad
-            for name, p in model.named_parameters()
-        }
+        gradients = {}
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad
+            gradients[name] = torch.zeros_like(parameter) if gradient is None else gradient
+        return terms, gradients
 
-    terms, together = learn(collate(scenes), noise)
-    alone = [
-        learn(collate([scene]), noise[index : index + 1]) for index, scene in enumerate(scenes)
-    ]
+    scenes = different_scenes()
+    noise = draw(3, 5, 7, 3, seed=5)
+    terms, gradients = learn(collate(scenes), noise)
+    alone = [learn(collate([scene]), noise[b : b + 1]) for b, scene in enumerate(scenes)]
     for name, value in terms.items():
-        assert value.item() == pytest.approx(
-            float(np.mean([part[name].item() for part, _ in alone])), rel=1e-4
-        ), name
-    for name, value in together.items():
-        mean = torch.stack([part[name] for _, part in alone]).mean(0)
-        torch.testing.assert_close(
-            value, mean, atol=2e-5 * max(1.0, mean.abs().max().item()), rtol=1e-3, msg=name
-        )
+        expected = np.mean([scene_terms[name].item() for scene_terms, _ in alone])
+        assert value.item() == pytest.approx(float(expected), rel=1e-4), name
+    for name, gradient in gradients.items():
+        mean = torch.stack([scene_gradients[name] for _, scene_gradients in alone]).mean(0)
+        smallest = 2e-5 * max(1.0, mean.abs().max().item())
+        torch.testing.assert_close(gradient, mean, atol=smallest, rtol=1e-3, msg=name)
 
 
 @torch.no_grad()
 def test_an_additional_target_does_not_change_other_forecasts() -> None:
     scene = make_scene(6, 8, 6, num_scored=1)
     more = replace(scene, agent_role=np.array([3, 2, 0, 2, 2, 0], np.uint8))
-    few, many = (collate([one]).observation for one in (scene, more))
+    few = collate([scene]).observation
+    many = collate([more]).observation
     for model in both_stages("road-last"):
-        first, second = model(few).position[0], model(many).position[0]
+        expected = model(few).position[0]
+        actual = model(many).position[0]
         for index, name in enumerate(few.agent_id[0][: few.num_targets]):
-            torch.testing.assert_close(
-                first[index], second[many.agent_id[0].index(name)], atol=1e-4, rtol=1e-4
-            )
+            same_agent = actual[many.agent_id[0].index(name)]
+            torch.testing.assert_close(same_agent, expected[index], atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
 def test_noise_in_evaluation_depends_on_seed_scene_and_agent() -> None:
     o = collate([replace(make_scene(4, 8, 6), scene_id=name) for name in ("a", "b")]).observation
     noise = named_noise(o, 4, 12, 0)
-    assert noise.shape == (2, 4, 12) and torch.equal(noise, named_noise(o, 4, 12, 0))
+    assert noise.shape == (2, 4, 12)
+    assert torch.equal(noise, named_noise(o, 4, 12, 0))
     assert len(set(noise.flatten().tolist())) == noise.numel()
     assert not torch.isclose(noise, named_noise(o, 4, 12, 1)).any()
     many = named_noise(o, 4, 9000, 0)
-    assert abs(many.mean().item()) < 0.02 and many.std().item() == pytest.approx(1.0, abs=0.02)
+    assert abs(many.mean().item()) < 0.02
+    assert many.std().item() == pytest.approx(1.0, abs=0.02)
+
     model = random_model(TINY)
     z = noise.unflatten(-1, (4, 3)).transpose(1, 2)
     forecast = model(o)
-    assert (
-        torch.equal(forecast.position, decoded(model, o, lambda prior: prior.at(z)))
-        and forecast.frame is Frame.SCENE
-    )
+    assert forecast.frame is Frame.SCENE
+    assert torch.equal(forecast.position, decoded(model, o, lambda prior: prior.at(z)))
     assert not torch.equal(random_model(replace(TINY, seed=1))(o).position, forecast.position)
     torch.manual_seed(0)
     assert not torch.equal(model.train()(o).position, model(o).position)
@@ -199,7 +190,8 @@ def test_noise_in_evaluation_depends_on_seed_scene_and_agent() -> None:
 @torch.no_grad()
 def test_the_number_of_samples_in_evaluation_may_differ() -> None:
     batch = collate([make_scene(5, 8, 6)])
-    few, many = random_model(TINY), random_model(replace(TINY, evaluation_samples=9))
+    few = random_model(TINY)
+    many = random_model(replace(TINY, evaluation_samples=9))
     same = random_model(replace(TINY, samples=9))(batch.observation)
     torch.testing.assert_close(many(batch.observation).position, same.position)
     assert few(batch.observation).num_modes == 4 and same.num_modes == 9
@@ -217,21 +209,24 @@ def test_the_number_of_samples_in_evaluation_may_differ() -> None:
 def test_with_mean_first_the_most_probable_mode_is_nearest_to_the_decoded_prior_mean(
     second_stage: bool, joint: bool
 ) -> None:
-    o, forecasts = different().observation, []
+    o = different().observation
+    forecasts = []
     for mean_first in (False, True):
         torch.manual_seed(0)
         config = replace(TINY, samples=12, joint=joint, mean_first=mean_first)
-        model: Any = (
-            AgentFormerSamplerConfig(config).build() if second_stage else random_model(config)
-        )
-        cvae = model.cvae if second_stage else model
-        for layer in (cvae.decoder.out[-1], *([model.shift] if second_stage else [])):
+        if second_stage:
+            model: Any = AgentFormerSamplerConfig(config).build()
+            cvae = model.cvae
+            outputs = [cvae.decoder.out[-1], model.shift]
+        else:
+            cvae = model = random_model(config)
+            outputs = [model.decoder.out[-1]]
+        for layer in outputs:  # large weights, so that modes differ
             torch.nn.init.normal_(layer.weight, std=5.0, generator=torch.Generator().manual_seed(1))
         forecasts.append(model.eval()(o))
     plain, forecast = forecasts
-    assert torch.equal(plain.position, forecast.position) and not torch.equal(
-        plain.logit, forecast.logit
-    )
+    assert torch.equal(plain.position, forecast.position)
+    assert not torch.equal(plain.logit, forecast.logit)
     guess = decoded(cvae, o, lambda prior: prior.mean)
     distance = (forecast.position - guess)[..., -1, :].norm(dim=-1)
     if joint:
@@ -244,19 +239,26 @@ def test_with_mean_first_the_most_probable_mode_is_nearest_to_the_decoded_prior_
 def test_latents_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     config = AgentFormerSamplerConfig(TINY, hidden=(8, 8), noise=True)
     torch.manual_seed(0)
-    sampler, o, latents = config.build(), different().observation, []
-    decoder, rollout = sampler.cvae.decoder, sampler.cvae.decoder.rollout
-    monkeypatch.setattr(
-        decoder, "rollout", lambda z, *rest: (latents.append(z), rollout(z, *rest))[1]
-    )
+    sampler = config.build()
+    decoder = sampler.cvae.decoder
+    rollout = decoder.rollout
+    latents = []
+
+    def recorded_rollout(z: Tensor, *rest: Any) -> Tensor:
+        latents.append(z)
+        return rollout(z, *rest)
+
+    monkeypatch.setattr(decoder, "rollout", recorded_rollout)
+    o = different().observation
     latent = sampler.train()(o).latent
     sampler.eval()(o)
     sampler.config = replace(config, noise=False)
     sampler.train()(o)
     drawn, shift, without_noise = (z[:, :, : o.num_targets] for z in latents)
-    assert latent is not None and torch.equal(without_noise, shift)
+    assert torch.equal(without_noise, shift)
     torch.testing.assert_close(latent.mean, shift.transpose(1, 2))
-    noise = ((drawn - shift) / (0.5 * latent.log_variance).exp().transpose(1, 2)).abs()
+    deviation = (0.5 * latent.log_variance).exp().transpose(1, 2)
+    noise = ((drawn - shift) / deviation).abs()
     torch.testing.assert_close(noise, noise[:, :1, :1].expand(noise.shape), atol=1e-3, rtol=1e-2)
     assert (noise[0, 0, 0] - noise[1, 0, 0]).abs().min() > 1e-3
 
@@ -265,13 +267,11 @@ def test_latents_are_affine_in_noise_that_a_scene_shares(monkeypatch: pytest.Mon
     "changes", [{}, {"samples": 5}, {"evaluation_samples": 9, "mean_first": True}]
 )
 def test_the_first_stage_may_have_another_number_of_samples(changes: dict[str, Any]) -> None:
-    first, sampler = random_model(replace(TINY, **changes)), AgentFormerSamplerConfig(TINY).build()
+    first = random_model(replace(TINY, **changes))
+    sampler = AgentFormerSamplerConfig(TINY).build()
     assert not torch.equal(sampler.cvae.prior.weight, first.prior.weight)
     sampler.prepare(None, 0, first)  # type: ignore[arg-type]
-    assert all(
-        torch.equal(value, sampler.cvae.state_dict()[name])
-        for name, value in first.state_dict().items()
-    )
+    torch.testing.assert_close(sampler.cvae.state_dict(), first.state_dict(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -285,31 +285,35 @@ def test_the_first_stage_may_have_another_number_of_samples(changes: dict[str, A
     ids=["none", "scale", "hidden", "another model"],
 )
 def test_other_first_stages_are_refused(first_stage: Any) -> None:
-    with pytest.raises(
-        TrajformerError, match=r"is no AgentFormer as model.agentformer_sampler.cvae describes it"
-    ):
-        AgentFormerSamplerConfig(TINY).build().prepare(None, 0, first_stage)  # type: ignore[arg-type]
+    sampler = AgentFormerSamplerConfig(TINY).build()
+    message = r"is no AgentFormer as model.agentformer_sampler.cvae describes it"
+    with pytest.raises(TrajformerError, match=message):
+        sampler.prepare(None, 0, first_stage)  # type: ignore[arg-type]
 
 
 def loss_of_modes(position: Tensor, unit_m: float, config: SamplerLossConfig) -> dict[str, Tensor]:
-    """The sampler's loss of modes [1, 1, K, 6, 2] of a standing agent; latents are distributed as the prior."""
+    """The sampler's loss of modes [1, 1, K, 6, 2] of a standing agent.
+
+    Latents are distributed as the prior.
+    """
     same = Gaussian(*torch.zeros(2, 1, 1, position.shape[2], 2))
-    forecast = Forecast(
-        position, torch.zeros(position.shape[:3]), Frame.SCENE, latent=same, prior=same
-    )
-    return models.sampler_loss(
-        forecast,
-        Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool)),
-        unit_m,
-        config,
-    )
+    logit = torch.zeros(position.shape[:3])
+    forecast = Forecast(position, logit, Frame.SCENE, latent=same, prior=same)
+    truth = Truth(torch.zeros(1, 1, 6, 2), torch.ones(1, 1, 6, dtype=torch.bool))
+    return sampler_loss(forecast, truth, unit_m, config)
 
 
 def test_diversity_by_hand() -> None:
-    """Three modes at x = y = 0, s and 2 s metres, in a model with units of 2 m: pairs differ in 12 coordinates."""
-    one_m = (2 * np.exp(-12 / 4 / 6.0) + np.exp(-12 * 4 / 4 / 6.0)) / 3
+    """Three modes at x = y = 0, s and 2 s metres, in a model with units of 2 m.
+
+    Pairs differ in 12 coordinates.
+    """
+    neighbors = math.exp(-12 * 1 / 4 / 6.0)
+    outer = math.exp(-12 * 4 / 4 / 6.0)
+    one_m = (2 * neighbors + outer) / 3
     for spacing, diversity in ((0.0, 1.0), (1.0, one_m), (100.0, 0.0)):
-        position = (torch.arange(3.0) * spacing)[None, None, :, None, None].expand(1, 1, 3, 6, 2)
+        offset = torch.arange(3.0) * spacing
+        position = offset.view(1, 1, 3, 1, 1).expand(1, 1, 3, 6, 2)
         terms = loss_of_modes(position, 2.0, SamplerLossConfig(free=0.0, spread=6.0))
         assert terms["best"] == terms["divergence"] == 0.0
         assert terms["diversity"].item() == pytest.approx(diversity, abs=1e-6)
@@ -318,12 +322,8 @@ def test_diversity_by_hand() -> None:
 def test_a_single_mode_has_no_diversity() -> None:
     position = torch.ones(1, 1, 1, 6, 2).requires_grad_()
     terms = loss_of_modes(position, 1.0, SamplerLossConfig(free=0.0))
-    assert [terms[name].item() for name in ("best", "divergence", "diversity", "loss")] == [
-        12.0,
-        0.0,
-        0.0,
-        60.0,
-    ]
+    values = {name: value.item() for name, value in terms.items()}
+    assert values == {"best": 12.0, "divergence": 0.0, "diversity": 0.0, "loss": 60.0}
     terms["loss"].backward()
     assert (position.grad == 10.0).all()
 
@@ -341,10 +341,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenes with these numbers of agents."""
     root = tmp_path_factory.mktemp("store")
     for split, sizes in (("train", (4, 5, 1, 3)), ("val", (4, 2))):
-        scenes = [
-            make_scene(size, 8, 6, num_scored=min(size - 1, 2), seed=seed)
-            for seed, size in enumerate(sizes)
-        ]
+        scenes = []
+        for seed, size in enumerate(sizes):
+            scenes.append(make_scene(size, 8, 6, num_scored=min(size - 1, 2), seed=seed))
         write_shard(shard_path(root, split, 0), scenes, ShardInfo("synthetic", split))
     return root
 
@@ -365,14 +364,11 @@ def second_recipe(store: Path, first_stage: Path | str) -> TrainConfig:
 def stages(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders of a run of each stage, of two steps."""
     folder = tmp_path_factory.mktemp("runs")
-    train(first_recipe(store), TASK, folder / "first", progress=False)
-    train(
-        second_recipe(store, folder / "first" / "last.ckpt"),
-        TASK,
-        folder / "second",
-        progress=False,
-    )
-    return {"first": folder / "first", "second": folder / "second"}
+    first = folder / "first"
+    second = folder / "second"
+    train(first_recipe(store), TASK, first, progress=False)
+    train(second_recipe(store, first / "last.ckpt"), TASK, second, progress=False)
+    return {"first": first, "second": second}
 
 
 @pytest.mark.parametrize(
@@ -384,29 +380,32 @@ def test_each_stage_logs_the_terms_of_its_loss(
     stages: dict[str, Path], stage: str, factors: Any, bound: float
 ) -> None:
     table = logged(stages[stage])
-    terms = {name: table[f"train/{name}"].dropna().to_numpy() for name in (*TERMS[stage], "loss")}
-    assert all(len(value) == 2 and np.isfinite(value).all() for value in terms.values())
-    assert terms["divergence"].min() >= bound
-    total = sum(factor * terms[name] for factor, name in zip(factors, TERMS[stage], strict=True))
-    np.testing.assert_allclose(terms["loss"], total, rtol=1e-5)
+    total = np.zeros(2)
+    for factor, name in zip(factors, TERMS[stage], strict=True):
+        term = table[f"train/{name}"].dropna().to_numpy()
+        assert term.shape == (2,)
+        total += factor * term
+    assert np.isfinite(total).all()
+    assert table["train/divergence"].dropna().min() >= bound
+    np.testing.assert_allclose(table["train/loss"].dropna(), total, rtol=1e-5)
 
 
 def test_the_second_stage_keeps_the_first_one(stages: dict[str, Path]) -> None:
-    first, second = weights(stages["first"]), weights(stages["second"])
-    kept = {
-        name.replace("model.cvae.", "model."): value
-        for name, value in second.items()
-        if name.startswith("model.cvae.")
-    }
-    assert kept.keys() == first.keys() and all(
-        torch.equal(kept[name], value) for name, value in first.items()
-    )
+    first = weights(stages["first"])
+    second = weights(stages["second"])
+    kept = {}
+    for name, value in second.items():
+        if name.startswith("model.cvae."):
+            kept[name.replace("model.cvae.", "model.")] = value
+    torch.testing.assert_close(kept, first, rtol=0, atol=0)
+
     torch.manual_seed(0)
-    initial = load_checkpoint(stages["second"] / "last.ckpt")[1].build_model().state_dict()
+    _, loaded = load_checkpoint(stages["second"] / "last.ckpt")
+    initial = loaded.build_model().state_dict()
     names = [name for name in initial if not name.startswith("cvae.")]
-    assert len(names) == 8 and not any(
-        torch.equal(initial[name], second[f"model.{name}"]) for name in names
-    )
+    assert len(names) == 8
+    for name in names:
+        assert not torch.equal(initial[name], second[f"model.{name}"])
 
 
 def test_a_missing_first_stage_or_one_of_other_sizes_is_an_error(
@@ -415,12 +414,13 @@ def test_a_missing_first_stage_or_one_of_other_sizes_is_an_error(
     other = tmp_path / "other.ckpt"
     config = replace(first_recipe(store), model=replace(CVAE, scale_m=1.0))
     write_checkpoint(other, config, config.build_model().state_dict())
-    message = (
-        rf"first_stage: {other}: is no AgentFormer as model\.agentformer_sampler\.cvae describes it"
-    )
     missing = tmp_path / "nothing.ckpt"
-    for path, error in ((missing, f"first_stage: {missing}: no such checkpoint"), (other, message)):
-        with pytest.raises(TrajformerError, match=error):
+    errors = {
+        missing: "no such checkpoint",
+        other: "is no AgentFormer as model.agentformer_sampler",
+    }
+    for path, error in errors.items():
+        with pytest.raises(TrajformerError, match=f"first_stage: {path}: {error}"):
             train(second_recipe(store, path), TASK, tmp_path / "second", progress=False)
         assert not (tmp_path / "second").exists()
 

@@ -1,7 +1,8 @@
 """AgentFormer against recorded numbers of the authors' code, and the conversion of their weights.
 
-`fixtures_agentformer.npz` holds results of the public implementation for random weights and eight pedestrians in three scenes:
-names and shapes of its tensors (their values are drawn again here in the same order), inputs, noise and outputs.
+`fixtures_agentformer.npz` holds results of the public implementation for random weights and eight
+pedestrians in three scenes: names and shapes of its tensors (their values are drawn again here in
+the same order), inputs, noise and outputs.
 """
 
 from collections.abc import Callable
@@ -22,12 +23,9 @@ from trajformer.core.weights import Options, StateDictReader
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Gaussian
 from trajformer.errors import CheckpointError
-from trajformer.models.agentformer.model import (
-    AgentFormer,
-    AgentFormerSamplerConfig,
-    CVAELossConfig,
-    SamplerLossConfig,
-)
+from trajformer.models.agentformer.losses import CVAELossConfig, SamplerLossConfig
+from trajformer.models.agentformer.model import AgentFormer
+from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.agentformer.weights import agentformer_eth
 from trajformer.recipes.checkpoint import load_checkpoint
 
@@ -40,22 +38,23 @@ TOLERANCE = {"atol": 1e-4, "rtol": 1e-5}
 
 def recorded_weights(kind: str, rng: np.random.RandomState) -> dict[str, Tensor]:
     """The tensors of a stage by the authors' names."""
+    names = RECORD[f"{kind}names"].tolist()
+    shapes = RECORD[f"{kind}shapes"].tolist()
     weights = {}
-    for name, shape in zip(
-        RECORD[f"{kind}names"].tolist(), RECORD[f"{kind}shapes"].tolist(), strict=True
-    ):
-        values = 0.4 * rng.standard_normal(tuple(map(int, shape.split()))) + (
-            "norm" in name and name.endswith("weight")
-        )
+    for name, shape in zip(names, shapes, strict=True):
+        sizes = [int(size) for size in shape.split()]
+        values = 0.4 * rng.standard_normal(sizes)
+        if "norm" in name and name.endswith("weight"):
+            values = values + 1.0
         weights[name] = torch.from_numpy(values.astype(np.float32))
     return weights
 
 
 RNG = np.random.RandomState(0)
-FIRST, SECOND = recorded_weights("", RNG), recorded_weights("sampler_", RNG)
-FIRST |= dict.fromkeys(
-    RECORD["buffers"].tolist(), sinusoid(torch.arange(200, dtype=torch.float32), WIDTH)[:, None]
-)
+FIRST = recorded_weights("", RNG)
+SECOND = recorded_weights("sampler_", RNG)
+TIME_CODES = sinusoid(torch.arange(200, dtype=torch.float32), WIDTH)[:, None]
+FIRST |= dict.fromkeys(RECORD["buffers"].tolist(), TIME_CODES)
 
 
 def per_scene(name: str) -> list[Tensor]:
@@ -64,11 +63,18 @@ def per_scene(name: str) -> list[Tensor]:
 
 
 def recorded_batch(scene: int | None = None) -> SceneBatch:
-    scenes = [
-        pedestrians(position.numpy(), f"{index}")
-        for index, position in enumerate(per_scene("position"))
-    ]
-    return collate(scenes if scene is None else scenes[scene : scene + 1])
+    """All three scenes, or one of them."""
+    scenes = []
+    for index, position in enumerate(per_scene("position")):
+        scenes.append(pedestrians(position.numpy(), f"{index}"))
+    if scene is not None:
+        scenes = [scenes[scene]]
+    return collate(scenes)
+
+
+def recorded_terms(name: str, terms: tuple[str, ...]) -> dict[str, float]:
+    """Recorded terms of a loss, means over the scenes."""
+    return dict(zip(terms, RECORD[name].mean(0).tolist(), strict=True))
 
 
 def recorded_noise() -> Tensor:
@@ -90,22 +96,15 @@ def without_dropout(model: AgentFormer, **changes: Any) -> AgentFormer:
 def converted(tmp_path_factory: pytest.TempPathFactory) -> AgentFormer:
     """The recorded weights after `trajformer weights convert`, from a file in the authors' form."""
     folder = tmp_path_factory.mktemp("converted")
-    torch.save({"model_dict": FIRST, "epoch": 30}, folder / "model_0030.p")
+    published = folder / "model_0030.p"
+    torch.save({"model_dict": FIRST, "epoch": 30}, published)
     out = folder / "converted.ckpt"
-    assert (
-        run("weights", "convert", "agentformer_eth", folder / "model_0030.p", out, "--heads", 2)
-        == 0
-    )
+    assert run("weights", "convert", "agentformer_eth", published, out, "--heads", 2) == 0
     model, recipe = load_checkpoint(out)
-    assert recipe.model.block == BlockConfig(
-        16, 2, 24, 0.1, 0.1, norm_first=False, agent_aware=True
-    )
-    assert (recipe.model.scale_m, recipe.model.hidden, recipe.model.latent) == (
-        2.0,
-        (24, 16),
-        LATENT,
-    )
-    assert recipe.model.layers == (2, 2, 2)
+    config = recipe.model
+    assert config.block == BlockConfig(16, 2, 24, 0.1, 0.1, norm_first=False, agent_aware=True)
+    assert (config.scale_m, config.hidden, config.latent) == (2.0, (24, 16), LATENT)
+    assert config.layers == (2, 2, 2)
     return without_dropout(model, samples=SAMPLES)
 
 
@@ -122,7 +121,8 @@ def joined(latent: Gaussian) -> Tensor:
 
 
 def test_context_prior_and_samples_equal_the_record(converted: AgentFormer) -> None:
-    model, observation = without_dropout(converted), recorded_batch().observation
+    model = without_dropout(converted)
+    observation = recorded_batch().observation
     context = model.encode(observation)
     prior = model.prior_of(context)
     memory = context.memory.unflatten(1, (8, 4)).transpose(1, 2)
@@ -132,32 +132,27 @@ def test_context_prior_and_samples_equal_the_record(converted: AgentFormer) -> N
     z = prior.at(recorded_noise()[:, 1:])
     for gradient in (False, True):
         with torch.set_grad_enabled(gradient):
-            position = model.decode_samples(
-                observation, context, z, prior, prior, scored=False
-            ).position
+            forecast = model.decode_samples(observation, context, z, prior, prior, scored=False)
+        position = forecast.position
         assert position.requires_grad == gradient
         assert_recorded("samples", lambda b, n: position[b, :n])  # noqa: B023
 
 
 def test_posterior_reconstruction_and_losses_equal_the_record(converted: AgentFormer) -> None:
-    model, batch, noise = without_dropout(converted).train(), recorded_batch(), recorded_noise()
+    model = without_dropout(converted).train()
+    batch = recorded_batch()
+    noise = recorded_noise()
     with fixed_noise(noise):
-        out, loss = model.reconstruct(batch.observation, batch.truth), LOSS(model, batch)
-    for b, (drawn, target) in enumerate(
-        zip(per_scene("samples"), batch.truth.position, strict=True)
-    ):
-        error = (drawn - target[: len(drawn), None]).square().sum((-1, -2))
-        best = drawn[torch.arange(len(drawn)), error.argmin(1)]
-        torch.testing.assert_close(out.best[b, : len(drawn)], best, **TOLERANCE)
+        out = model.reconstruct(batch.observation, batch.truth)
+        loss = LOSS(model, batch)
+    for b, samples in enumerate(per_scene("samples")):
+        target = batch.truth.position[b, : len(samples)]
+        error = (samples - target[:, None]).square().sum((-1, -2))
+        best = samples[torch.arange(len(samples)), error.argmin(1)]
+        torch.testing.assert_close(out.best[b, : len(samples)], best, **TOLERANCE)
     assert_recorded("posterior", lambda b, n: joined(out.posterior)[b, :n])
     assert_recorded("reconstruction", lambda b, n: out.position[b, :n])
-    expected = dict(
-        zip(
-            ("reconstruction", "divergence", "best", "loss"),
-            RECORD["terms"].mean(0).tolist(),
-            strict=True,
-        )
-    )
+    expected = recorded_terms("terms", ("reconstruction", "divergence", "best", "loss"))
     assert {name: value.item() for name, value in loss.items()} == pytest.approx(expected, rel=1e-5)
     for scene in range(3):
         with fixed_noise(noise[scene : scene + 1]):
@@ -166,23 +161,18 @@ def test_posterior_reconstruction_and_losses_equal_the_record(converted: AgentFo
 
 
 def test_gradients_equal_the_record(converted: AgentFormer) -> None:
-    """The record has, for each tensor in the authors' layout, the product of the gradient with a random direction."""
+    """The record has the product of each gradient, in the authors' layout, with a direction."""
     model = without_dropout(converted).train()
-    shapes = {name: FIRST[name].shape for name in NAMES}
-    directions = {
-        name: torch.from_numpy(
-            np.random.RandomState(number).standard_normal(shape.numel()).reshape(shape)
-        )
-        for number, (name, shape) in enumerate(shapes.items())
-    }
-    numbers = {
-        name: torch.full(shape, float(number))
-        for number, (name, shape) in enumerate(shapes.items())
-    }
+    directions = {}
+    numbers = {}
+    for index, name in enumerate(NAMES):
+        shape = FIRST[name].shape
+        values = np.random.RandomState(index).standard_normal(shape.numel())
+        directions[name] = torch.from_numpy(values.reshape(shape))
+        numbers[name] = torch.full(shape, float(index))
+    # In the layout of this project; `number` is the index of each value's tensor in the record.
     _, direction = agentformer_eth(StateDictReader(directions, "directions"), Options(2))
-    _, number = agentformer_eth(
-        StateDictReader(numbers, "numbers"), Options(2)
-    )  # index of each value's tensor in the record
+    _, number = agentformer_eth(StateDictReader(numbers, "numbers"), Options(2))
     for scene in range(3):
         model.zero_grad()
         with fixed_noise(recorded_noise()[scene : scene + 1]):
@@ -193,9 +183,8 @@ def test_gradients_equal_the_record(converted: AgentFormer) -> None:
                 product = (parameter.grad.double() * direction[name].double()).flatten()
                 actual.index_add_(0, number[name].long().flatten(), product)
         expected = torch.from_numpy(RECORD["gradient"][scene])
-        torch.testing.assert_close(
-            actual, expected, rtol=1e-3, atol=1e-5 * expected.abs().max().item()
-        )
+        smallest = 1e-5 * expected.abs().max().item()
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=smallest)
 
 
 def test_second_stage_equals_the_record(converted: AgentFormer) -> None:
@@ -204,23 +193,19 @@ def test_second_stage_equals_the_record(converted: AgentFormer) -> None:
     layers = {
         "q_mlp.affine_layers.0": sampler.network[0][0],
         "q_mlp.affine_layers.1": sampler.network[1][0],
+        "q_A": sampler.scale,
+        "q_b": sampler.shift,
     }
-    for name, layer in (layers | {"q_A": sampler.scale, "q_b": sampler.shift}).items():
-        layer.load_state_dict({kind: SECOND[f"{name}.{kind}"] for kind in ("weight", "bias")})
+    for name, layer in layers.items():
+        state = {kind: SECOND[f"{name}.{kind}"] for kind in ("weight", "bias")}
+        layer.load_state_dict(state)
     batch = recorded_batch()
     position = sampler(batch.observation).position
     assert_recorded("modes", lambda b, n: position[b, :n])
     terms = SamplerLossConfig().build()(sampler, batch)
-    expected = dict(
-        zip(
-            ("best", "divergence", "diversity", "loss"),
-            RECORD["sampler_terms"].mean(0).tolist(),
-            strict=True,
-        )
-    )
-    assert {name: value.item() for name, value in terms.items()} == pytest.approx(
-        expected, rel=1e-5
-    )
+    expected = recorded_terms("sampler_terms", ("best", "divergence", "diversity", "loss"))
+    values = {name: value.item() for name, value in terms.items()}
+    assert values == pytest.approx(expected, rel=1e-5)
 
 
 def convert(weights: dict[str, Tensor]) -> None:
@@ -263,19 +248,11 @@ def test_unsuitable_tensors_are_errors(name: str, value: Tensor, error: str) -> 
 )
 def test_released_models_without_hidden_layers(layout: str, origin: str, tmp_path: Path) -> None:
     weights = {name: value for name, value in FIRST.items() if "out_mlp" not in name}
-    torch.save(weights, tmp_path / "published.pth")
-    assert (
-        run(
-            "weights",
-            "convert",
-            layout,
-            tmp_path / "published.pth",
-            tmp_path / "converted.ckpt",
-            "--heads",
-            2,
-        )
-        == 0
-    )
-    model, recipe = load_checkpoint(tmp_path / "converted.ckpt")
-    assert (recipe.model.hidden, recipe.model.scale_m, recipe.model.origin) == ((), 1.0, origin)
+    published = tmp_path / "published.pth"
+    out = tmp_path / "converted.ckpt"
+    torch.save(weights, published)
+    assert run("weights", "convert", layout, published, out, "--heads", 2) == 0
+    model, recipe = load_checkpoint(out)
+    config = recipe.model
+    assert (config.hidden, config.scale_m, config.origin) == ((), 1.0, origin)
     assert torch.equal(model.decoder.out[0].weight, weights["future_decoder.out_fc.weight"])

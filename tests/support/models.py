@@ -7,11 +7,8 @@ from typing import Any
 import torch
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.models.agentformer.model import (
-    AgentFormerConfig,
-    AgentFormerSamplerConfig,
-    RoadConfig,
-)
+from trajformer.models.agentformer.model import AgentFormerConfig, RoadConfig
+from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import (
     ConstantVelocityConfig,
     SampledConstantVelocityConfig,

@@ -16,7 +16,7 @@ from trajformer.data.batch import SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
-from trajformer.models.agentformer.model import SamplerLossConfig, sampler_loss
+from trajformer.models.agentformer.losses import SamplerLossConfig, sampler_loss
 from trajformer.models.mmtransformer.region_loss import RegionLossConfig, region_loss
 
 # Each model once, in training (True) or evaluation; tests below compile the others. Two parts are never in a graph: AgentFormer's

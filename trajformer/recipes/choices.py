@@ -12,12 +12,9 @@ from trajformer.config import load_plugins
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.losses.world_loss import WorldLossConfig
-from trajformer.models.agentformer.model import (
-    AgentFormerConfig,
-    AgentFormerSamplerConfig,
-    CVAELossConfig,
-    SamplerLossConfig,
-)
+from trajformer.models.agentformer.losses import CVAELossConfig, SamplerLossConfig
+from trajformer.models.agentformer.model import AgentFormerConfig
+from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.crowd import CrowdConfig
 from trajformer.models.gatformer import GatformerConfig

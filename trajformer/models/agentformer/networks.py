@@ -1,118 +1,40 @@
-"""The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2): context encoder, future encoder, future decoder.
+"""The three networks of AgentFormer (Yuan et al., ICCV 2021, section 3.2).
 
-A token holds one step of one agent, or several consecutive steps (`steps_per_token`). The tokens of all agents are one
-sequence in time-major order, with H' tokens per agent in the past and F' in the future. Positions are normalised: relative to
-an origin per scene, in units of `scale_m` metres.
+A context encoder, a future encoder (the posterior) and a future decoder attend to the tokens of all
+agents (`tokens.py`), with H' tokens per agent in the past and F' in the future.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from trajformer.core.attention import Groups, useful_mask
 from trajformer.core.blocks import BlockConfig, Decoder, DecoderCache, Encoder, masked_mean
 from trajformer.core.caches import StaticKVCache
-from trajformer.core.dropout import Dropout, without_dropout
-from trajformer.core.positions import sinusoid
+from trajformer.core.dropout import without_dropout
 from trajformer.data.forecast import Gaussian
-from trajformer.models.tokens import group_steps, mlp
-
-M = TypeVar("M", bound=nn.Module)
+from trajformer.models.agentformer.tokens import StepTokens, future_times, initialize
+from trajformer.models.tokens import mlp
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The encoded past of A agents and M lanes, in normalised units."""
+    """The encoded past of A agents and M lanes, in normalised units.
 
-    memory: Tensor  # [B, H' * A + M, D], encoded tokens; agents in time-major order, then lanes
+    Tokens of agents are in time-major order, then come lanes. The future of an agent that is not
+    `present` is not attended to. Futures are offsets from `start`, moved by `velocity` in each
+    step.
+    """
+
+    memory: Tensor  # [B, H' * A + M, D], encoded tokens
     mask: Tensor | None  # bool [B, 1, H' * A + M], which tokens are real; None if all are
     num_lanes: int  # M
     agent: Tensor  # [B, A, D], mean over the tokens of each agent
-    present: Tensor  # bool [B, A], observed in the last step; the future of other agents is not attended to
+    present: Tensor  # bool [B, A], observed in the last step
     start: Tensor  # [B, A, 2], last observed position
-    velocity: Tensor  # [B, A, 2], displacement per step that futures are offsets from; zero without `extrapolate`
-    heading: Tensor  # [B, A, 2], last observed heading as cosine and sine, or [B, A, 0] in a model without headings
-
-
-def token_inputs(
-    position: Tensor, displacement: Tensor, valid: Tensor, heading: Tensor, steps: int, past: bool
-) -> tuple[Tensor, Tensor]:
-    """Group the states of agents into tokens of `steps` consecutive steps.
-
-    Position and displacement from the previous step are [B, A, T, 2], `valid` is bool [B, A, T], the heading [B, A, 2] as cosine
-    and sine, or [B, A, 0] in a model without headings. A token of several steps also contains the validity of each step; an
-    incomplete token is the first one (`past`) or the last one. Returns inputs [B, T', A, C] with T' = ceil(T / steps), and bool
-    [B, T', A], True for tokens with a valid step.
-    """
-    x = torch.cat([position, displacement], -1)
-    if steps > 1:
-        x = torch.cat([x, valid[..., None].to(x.dtype)], -1)
-        x, valid = group_steps(x * valid[..., None], valid, steps, past=past)
-    x = torch.cat([x, heading[:, :, None].expand(*x.shape[:3], -1)], -1)
-    return x.transpose(1, 2), valid.transpose(1, 2)
-
-
-def displacements(position: Tensor, valid: Tensor) -> Tensor:
-    """Displacements [B, A, H, 2] from the previous step, or to the next step where the previous one is not valid, or zero."""
-    known = (valid[:, :, 1:] & valid[:, :, :-1])[..., None]
-    step = (position[:, :, 1:] - position[:, :, :-1]) * known
-    from_previous, to_next = F.pad(step, (0, 0, 1, 0)), F.pad(step, (0, 0, 0, 1))
-    return torch.where(F.pad(known, (0, 0, 1, 0)), from_previous, to_next)
-
-
-def future_times(num_steps: int, steps_per_token: int, device: torch.device) -> Tensor:
-    """Int64 [F'], the index of the last step of each future token; the first future step has index 0."""
-    return torch.arange(
-        steps_per_token - 1,
-        num_steps + (-num_steps % steps_per_token),
-        steps_per_token,
-        device=device,
-    )
-
-
-def initialize(module: M) -> M:
-    """Small weights and zero biases: an untrained decoder predicts standing agents, untrained latents are standard normal."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)
-    return module
-
-
-class StepTokens(nn.Module):
-    """Embeds the inputs of tokens; the sinusoidal time code is concatenated and mixed in by a linear layer (section 3.2)."""
-
-    def __init__(self, inputs: int, block: BlockConfig) -> None:
-        super().__init__()
-        self.width = block.width
-        self.input = nn.Linear(inputs, block.width)
-        self.mix = nn.Linear(2 * block.width, block.width)
-        self.dropout = Dropout(block.dropout)
-
-    def encode_time(self, time: Tensor) -> Tensor:
-        """The contribution of times [T], in steps, to all tokens of these times: [T, 1, D]."""
-        code = sinusoid(time.float(), self.width)
-        return F.linear(code, self.mix.weight[:, self.width :], self.mix.bias)[:, None]
-
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """Inputs [..., T, A, C] at times [T] to tokens [..., T, A, D]."""
-        return self.dropout(self._mix(self.input(x)) + self.encode_time(time))
-
-    def project(self, x: Tensor, first: int = 0) -> Tensor:
-        """The contribution of the inputs `first` to `first` + C' - 1, [..., C'], to tokens [..., D].
-
-        Both layers are linear, so the contributions of inputs and time add up to the token.
-        """
-        weight = self.input.weight[:, first : first + x.shape[-1]]
-        if first:
-            return self._mix(F.linear(x, weight, self.input.bias))
-        return F.linear(x, self._mix(weight.T).T)  # cheaper for few inputs at many steps
-
-    def _mix(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.mix.weight[:, : self.width])
+    velocity: Tensor  # [B, A, 2], displacement per step; zero without `extrapolate`
+    heading: Tensor  # [B, A, 2], last observed cosine and sine, or [B, A, 0] without headings
 
 
 class ContextEncoder(nn.Module):
@@ -120,22 +42,26 @@ class ContextEncoder(nn.Module):
 
     def __init__(self, inputs: int, block: BlockConfig, layers: int) -> None:
         super().__init__()
-        self.tokens, self.encoder = StepTokens(inputs, block), Encoder(block, layers)
+        self.tokens = StepTokens(inputs, block)
+        self.encoder = Encoder(block, layers)
 
     def forward(
-        self, x: Tensor, real: Tensor, time: Tensor, lanes: tuple[Tensor, Tensor], **last: Tensor
-    ) -> Context:
-        """Encode the past: inputs [B, H', A, C] of tokens, `real` bool [B, H', A], at times [H'].
+        self, x: Tensor, real: Tensor, time: Tensor, lanes: Tensor, lane_mask: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Encode the past: `memory`, `mask` and `agent` of the `Context`.
 
-        `lanes` are tokens [B, M, D], and bool [B, M]; `last` are the fields of `Context` about the last step.
+        Inputs [B, H', A, C] of tokens, `real` bool [B, H', A], are at times [H']. Lanes are tokens
+        [B, M, D] with bool [B, M].
         """
         steps, agents = real.shape[1:]
-        num_lanes = lanes[0].shape[1]
-        mask = useful_mask(torch.cat([real.flatten(1), lanes[1]], 1)[:, None])
-        tokens = torch.cat([self.tokens(x, time).flatten(1, 2), lanes[0]], 1)  # [B, H' * A + M, D]
-        memory = self.encoder(tokens, mask, groups=Groups(agents, agents, (num_lanes, num_lanes)))
+        num_lanes = lanes.shape[1]
+        tokens = self.tokens(x, time).flatten(1, 2)  # [B, H' * A, D]
+        all_real = torch.cat([real.flatten(1), lane_mask], 1)
+        mask = useful_mask(all_real[:, None])
+        groups = Groups(agents, agents, (num_lanes, num_lanes))
+        memory = self.encoder(torch.cat([tokens, lanes], 1), mask, groups=groups)
         by_step = memory[:, : steps * agents].unflatten(1, (steps, agents))
-        return Context(memory, mask, num_lanes, masked_mean(by_step, real[..., None], 1), **last)
+        return memory, mask, masked_mean(by_step, real[..., None], 1)
 
 
 class FutureEncoder(nn.Module):
@@ -152,32 +78,35 @@ class FutureEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.per_token = per_token
-        self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
+        self.tokens = StepTokens(inputs, block)
+        self.decoder = Decoder(block, layers)
         self.out = initialize(mlp(block.width, *hidden, 2 * latent, norm=False))
 
     def forward(self, x: Tensor, valid: Tensor, context: Context) -> Gaussian:
-        """Inputs [B, F', S, C] of the first S agents with bool [B, F', S] to distributions [B, S, Z]."""
+        """Inputs [B, F', S, C] of the first S agents with bool [B, F', S] to [B, S, Z]."""
         steps, agents = valid.shape[1:]
         time = future_times(steps * self.per_token, self.per_token, x.device)
-        hidden = self.decoder(
+        itself = Groups(agents, agents)
+        past = Groups(agents, context.agent.shape[1], (0, context.num_lanes))
+        layers = self.decoder(
             self.tokens(x, time).flatten(1, 2),
             context.memory,
             mask=useful_mask(valid.flatten(1)[:, None]),
             memory_mask=context.mask,
-            groups=(
-                Groups(agents, agents),
-                Groups(agents, context.agent.shape[1], (0, context.num_lanes)),
-            ),
-        )[-1]
-        mean = masked_mean(hidden.unflatten(1, (steps, agents)), valid[..., None], 1)
+            groups=(itself, past),
+        )
+        by_step = layers[-1].unflatten(1, (steps, agents))  # [B, F', S, D]
+        mean = masked_mean(by_step, valid[..., None], 1)
         return Gaussian(*self.out(mean).float().chunk(2, -1))
 
 
 class FutureDecoder(nn.Module):
-    """Decodes latents to futures, token by token; a token attends to the tokens of all agents up to its time and to the context.
+    """Decodes latents to futures, token by token.
 
-    Futures are offsets from the last observed position, or from constant velocity. Fed-back positions have no gradient, so
-    `rollout` needs none. It has no dropout, so that these positions and the choice of the best sample are as in evaluation.
+    A token attends to the tokens of all agents up to its time and to the context. Futures are
+    offsets from the last observed position, or from constant velocity. Fed-back positions have no
+    gradient, so `rollout` needs none. It has no dropout, so that these positions and the choice of
+    the best sample are as in evaluation.
     """
 
     def __init__(
@@ -190,58 +119,60 @@ class FutureDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.per_token = per_token
-        self.tokens, self.decoder = StepTokens(inputs, block), Decoder(block, layers)
+        self.tokens = StepTokens(inputs, block)
+        self.decoder = Decoder(block, layers)
         self.out = initialize(mlp(block.width, *hidden, 2 * per_token, norm=False))
 
     def rollout(self, z: Tensor, context: Context, steps: int) -> Tensor:
-        """Decode latents [B, K, A, Z] autoregressively to positions [B, K, steps, A, 2], without a gradient."""
+        """Decode latents [B, K, A, Z] to positions [B, K, steps, A, 2], without a gradient."""
+        samples, agents = z.shape[1:3]
         agent_mask = self._agent_mask(context)
+        decoded = []
         with torch.no_grad(), without_dropout(self):
-            cache, known = DecoderCache(len(self.decoder.layers)), self._known(z, context, steps)
+            known = self._known_inputs(z, context, steps)  # [B, K, F', A, D]
             count = known.shape[2]
-            cache.layers = [
-                (StaticKVCache(count * z.shape[2]), memory) for _, memory in cache.layers
-            ]
-            out = [context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)]
             base = self._base(context, count)
+            cache = self._cache(count * agents)
+            position = self._start(context, samples)  # fed back: [B, K, 1, A, 2]
             for index in range(count):
                 token = slice(index, index + 1)
-                mask = None if agent_mask is None else agent_mask.repeat(1, 1, index + 1)[:, None]
-                tokens = self._tokens(out[-1][:, :, -1:], known[:, :, token])
-                out.append(self._decode(tokens, context, base[:, :, token], cache=cache, mask=mask))
+                mask = None
+                if agent_mask is not None:  # the same for all tokens so far
+                    mask = agent_mask.repeat(1, 1, index + 1)[:, None]
+                tokens = self._tokens(position, known[:, :, token])
+                decoded.append(self._decode(tokens, context, base[:, :, token], mask, cache))
+                position = decoded[-1][:, :, -1:]
         torch.clear_autocast_cache()  # it holds casts of weights that were made without a gradient
-        return torch.cat(out[1:], 2)[:, :, :steps]
+        return torch.cat(decoded, 2)[:, :, :steps]
 
     def replay(self, z: Tensor, context: Context, rolled: Tensor) -> Tensor:
-        """Decode the positions of a rollout [B, K, F, A, 2] again, all tokens in parallel, with their gradient."""
-        steps, agents = rolled.shape[2:4]
-        known, fed_back = (
-            self._known(z, context, steps),
-            rolled[:, :, self.per_token - 1 : steps - 1 : self.per_token],
-        )
+        """Decode a rollout [B, K, F, A, 2] again, all tokens in parallel, with its gradient."""
+        samples = z.shape[1]
+        steps = rolled.shape[2]
+        known = self._known_inputs(z, context, steps)
         count = known.shape[2]
-        start = context.start[:, None, None].expand(-1, z.shape[1], -1, -1, -1)
-        causal = torch.ones(count, count, dtype=torch.bool, device=z.device).tril()
-        agent_mask = self._agent_mask(context)
-        if agent_mask is None:
-            agent_mask = torch.ones(1, agents, agents, dtype=torch.bool, device=z.device)
-        mask = (
-            (causal[:, None, :, None] & agent_mask[:, None, :, None])
-            .flatten(3, 4)
-            .flatten(1, 2)[:, None]
-        )
-        tokens = self._tokens(torch.cat([start, fed_back], 2), known)
-        return self._decode(tokens, context, self._base(context, count), mask=mask)[:, :, :steps]
+        # Each token receives the last position of the token before it.
+        fed_back = rolled[:, :, self.per_token - 1 : steps - 1 : self.per_token]
+        position = torch.cat([self._start(context, samples), fed_back], 2)  # [B, K, F', A, 2]
+        tokens = self._tokens(position, known)
+        mask = self._causal_mask(context, count)
+        decoded = self._decode(tokens, context, self._base(context, count), mask)
+        return decoded[:, :, :steps]
 
-    def _known(self, z: Tensor, context: Context, steps: int) -> Tensor:
+    def _known_inputs(self, z: Tensor, context: Context, steps: int) -> Tensor:
         """The contribution of latents, headings and time to all tokens [B, K, F', A, D]."""
-        inputs = torch.cat([z, context.heading[:, None].expand(*z.shape[:-1], -1)], -1)
+        heading = context.heading[:, None].expand(*z.shape[:-1], -1)
+        of_agent = self.tokens.project_others(torch.cat([z, heading], -1))  # [B, K, A, D]
         time = future_times(steps, self.per_token, z.device)
-        return self.tokens.project(inputs, 2)[:, :, None] + self.tokens.encode_time(time)
+        return of_agent[:, :, None] + self.tokens.encode_time(time)
 
     def _tokens(self, position: Tensor, known: Tensor) -> Tensor:
-        """Fed-back positions [B, K, T, A, 2] and all other contributions [B, K, T, A, D] to tokens."""
-        return self.tokens.dropout(self.tokens.project(position) + known)
+        """Fed-back positions [B, K, T, A, 2] and all other contributions [B, K, T, A, D]."""
+        return self.tokens.dropout(self.tokens.project_positions(position) + known)
+
+    def _start(self, context: Context, samples: int) -> Tensor:
+        """The input of the first token [B, K, 1, A, 2]: the last observed position."""
+        return context.start[:, None, None].expand(-1, samples, -1, -1, -1)
 
     def _base(self, context: Context, tokens: int) -> Tensor:
         """The positions that outputs are offsets from [B, 1, F', steps, A, 2]."""
@@ -249,32 +180,53 @@ class FutureDecoder(nn.Module):
         base = context.start[:, None] + context.velocity[:, None] * time[:, None, None]
         return base.unflatten(1, (tokens, self.per_token))[:, None]
 
-    def _decode(self, tokens: Tensor, context: Context, base: Tensor, **arguments: Any) -> Tensor:
+    def _cache(self, length: int) -> DecoderCache:
+        """A cache with memory for `length` tokens, so that it is not copied in each step."""
+        cache = DecoderCache(len(self.decoder.layers))
+        cache.layers = [(StaticKVCache(length), memory) for _, memory in cache.layers]
+        return cache
+
+    def _decode(
+        self,
+        tokens: Tensor,
+        context: Context,
+        base: Tensor,
+        mask: Tensor | None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
         """Tokens [B, K, T, A, D] to the positions of their steps [B, K, T * steps, A, 2]."""
-        agents = tokens.shape[3]
-        groups = Groups(agents, agents), Groups(agents, agents, (0, context.num_lanes))
-        decoded = self.decoder(
+        count, agents = tokens.shape[2:4]
+        itself = Groups(agents, agents)
+        past = Groups(agents, agents, (0, context.num_lanes))
+        layers = self.decoder(
             tokens.flatten(2, 3),
             context.memory,
+            cache=cache,
+            mask=mask,
             memory_mask=context.mask,
-            groups=groups,
-            **arguments,
+            groups=(itself, past),
         )
-        hidden = self.out[:-1](decoded[-1])
-        with torch.autocast(
-            hidden.device.type, enabled=False
-        ):  # half precision cannot represent centimetres
+        hidden = self.out[:-1](layers[-1])
+        # Half precision cannot represent centimetres.
+        with torch.autocast(hidden.device.type, enabled=False):
             offset = self.out[-1](hidden.float())  # [B, K, T * A, steps * 2]
-        offset = (
-            offset.unflatten(2, tokens.shape[2:4])
-            .unflatten(-1, (self.per_token, 2))
-            .transpose(3, 4)
-        )
+        offset = offset.unflatten(2, (count, agents)).unflatten(-1, (self.per_token, 2))
+        offset = offset.transpose(3, 4)  # [B, K, T, steps, A, 2]
         return (offset + base).flatten(2, 3)
+
+    def _causal_mask(self, context: Context, count: int) -> Tensor:
+        """Bool [B or 1, 1, F' * A, F' * A]: tokens of attended agents up to the same time."""
+        device = context.present.device
+        agents = context.present.shape[1]
+        causal = torch.ones(count, count, dtype=torch.bool, device=device).tril()
+        agent_mask = self._agent_mask(context)
+        if agent_mask is None:
+            agent_mask = torch.ones(1, agents, agents, dtype=torch.bool, device=device)
+        pairs = causal[:, None, :, None] & agent_mask[:, None, :, None]  # [B, F', A, F', A]
+        return pairs.flatten(3, 4).flatten(1, 2)[:, None]
 
     def _agent_mask(self, context: Context) -> Tensor | None:
         """Bool [B, A, A], or None for all: agents attend to themselves and to present agents."""
-        itself = torch.eye(
-            context.present.shape[1], dtype=torch.bool, device=context.present.device
-        )
+        agents = context.present.shape[1]
+        itself = torch.eye(agents, dtype=torch.bool, device=context.present.device)
         return useful_mask(context.present[:, None] | itself)

@@ -1,5 +1,6 @@
 """The overview, the help texts, and the lists of recipes and weights."""
 
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_help_explains_every_option(words: list[str], capsys: pytest.CaptureFixt
     parser = cli.load_command(command).parser(*variant)
     for action in parser._actions:
         names = action.option_strings or action.choices or [action.dest]
-        assert any(name in text for name in names), action
+        assert action.help == SUPPRESS or any(name in text for name in names), action
         assert action.help or command == "train", action  # fields of a recipe may have none
 
 

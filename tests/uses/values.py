@@ -363,11 +363,7 @@ LINES: dict[
         chosen(MODELS, "--out", 'type=Path, required=True, help="folder of the run"', "type=Path"),
     ),
     "train --config recipe.yaml --out ''": (2, "an empty path", EMPTY_PATH),
-    "train fly --config recipe.yaml --out r": (
-        2,
-        "invalid choice: 'fly'",
-        chosen(MODELS, "--task", "choices=tuple(TASKS), "),
-    ),
+    "train fly --config recipe.yaml --out r": (2, "unrecognized arguments: fly"),
     "train --config recipe.yaml --out r --optim.speed 3": (2, "optim.speed"),
     "train --config recipe.yaml --out r --loss.regions '{}'": (
         1,

@@ -1,5 +1,6 @@
 """`trajformer train`: train the recipe of a task."""
 
+from argparse import SUPPRESS
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,21 @@ class RecipeAction(ActionConfigFile):
             return
         parser.recipes.append(value)
         recipe = read_yaml(file)
-        expected = parser.get_default("task")
-        task = recipe.get("task", expected) if isinstance(recipe, dict) else expected
-        if task != expected and task in TASKS:
-            raise OtherTaskError(value, task, expected)
+        if isinstance(recipe, dict) and recipe.get("task", parser.task) != parser.task:
+            raise OtherTaskError(value, recipe["task"], parser.task)
         super().__call__(parser, cfg, str(file), option_string)
 
 
 class RecipeParser(Parser):
     """A parser whose options override the recipes of --config, before and after this option.
 
-    With --resume and without --config, the recipe is that of the run. The task is that of the
-    recipe, unless the first word is a task.
+    With --resume and without --config, the recipe is that of the run. If the first word is no task,
+    a recipe may be for another task than this parser: then it is parsed for its task.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.task = ""
         self.recipes: list[str] = []  # values of --config so far
 
     def parse_words(self, words: list[str]) -> Namespace:
@@ -72,9 +72,9 @@ class RecipeParser(Parser):
         try:
             return self._parse_with_recipes(words)
         except OtherTaskError as error:
-            if words[0] in VARIANTS:
+            if words[0] in VARIANTS or error.task not in VARIANTS:
                 raise
-            other = parser(error.task)
+            other = _new_parser(error.task, is_first_word=False)
         other.prog = self.prog
         return other._parse_with_recipes(words)
 
@@ -104,21 +104,27 @@ def _recipe_of_run(args: Namespace) -> Path:
     return path
 
 
-def parser(task: str = TrainConfig.task) -> RecipeParser:
+def parser(task: str = "") -> RecipeParser:
     """[TASK] --config RECIPE --out RUN, and all fields of the recipe of the task."""
-    recipe_class = TASKS[task].recipe
+    return _new_parser(task or TrainConfig.task, is_first_word=bool(task))
+
+
+def _new_parser(task: str, is_first_word: bool) -> RecipeParser:
+    others = ", ".join(name for name in TASKS if name != task)
     made = RecipeParser(
         formatter_class=Formatter,
         description="Train a recipe. All fields of the recipe are options, too: "
         "--data.train STORE --optim.learning_rate 5e-4. "
-        "--model.mmtransformer.help lists the fields of a model, "
-        "`trajformer train TASK --help` the fields of another task. "
+        "--model.mmtransformer.help lists the fields of a model. "
+        f"`trajformer train TASK --help` lists the fields of another task ({others}). "
         "OUT receives best.ckpt, last.ckpt, config.yaml, csv/metrics.csv and, "
         "if TensorBoard is installed, tensorboard/.",
     )
-    made.add_argument(
-        "task", nargs="?", choices=VARIANTS, default=task, help="default: the task of the recipe"
-    )
+    made.task = task
+    if is_first_word:
+        made.add_argument("task", choices=(task,), help="default: the task of the recipe")
+    else:  # for the field `task` of recipes
+        made.add_argument("--task", choices=(task,), default=task, help=SUPPRESS)
     made.add_argument(
         "--config",
         action=RecipeAction,
@@ -130,7 +136,7 @@ def parser(task: str = TrainConfig.task) -> RecipeParser:
         action="store_true",
         help="resume from OUT/last.ckpt, by default with the recipe OUT/config.yaml",
     )
-    made.add_class_arguments(schema(recipe_class))
+    made.add_class_arguments(schema(TASKS[task].recipe))
     return made
 
 

@@ -1,5 +1,6 @@
 """Command lines, run in this process."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,8 @@ def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     capsys.readouterr()
     assert run(*words) in (1, 2)
     text = capsys.readouterr().err
-    assert (
-        text.startswith(f"trajformer {words[0]}: ")
-        and text.count("\n") == 1
-        and text.endswith("\n")
-    ), text
+    program = rf"trajformer {words[0]}( \S+)?: "  # with the variant of the command
+    assert re.fullmatch(program + r"[^\n]+\n", text), text
     return text
 
 

@@ -74,8 +74,8 @@ def run_command(name: str, words: Sequence[str]) -> None:
     variants = getattr(module, "VARIANTS", ())
     selected = [word for word in words[:1] if word in variants]
     parser = module.parser(*selected)
-    parser.prog = f"trajformer {name}"
-    module.run(parser.parse_words(list(words)))
+    parser.prog = " ".join(["trajformer", name, *selected])
+    module.run(parser.parse_words(list(words[len(selected) :])))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

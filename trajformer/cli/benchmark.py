@@ -11,6 +11,7 @@ from trajformer.cli.parsing import (
     Parser,
     add_accelerator,
     add_overwrite,
+    add_variant,
     new_overview,
     new_parser,
 )
@@ -48,7 +49,7 @@ def parser(name: str = "") -> Parser:
     made = new_parser(
         f"{VARIANTS[name]}. {BASELINES[name]} Models are printed next to published results."
     )
-    made.add_argument("name", choices=(name,), help="the benchmark")
+    add_variant(made, "name", name)
     made.add_argument(
         "--data", type=Path, required=True, help="folder of the recordings as published"
     )
@@ -69,7 +70,7 @@ def parser(name: str = "") -> Parser:
         model.add_argument("--model", choices=UNTRAINED, help=MODEL_HELP)
     if name == "interaction":
         made.add_argument(
-            "--joint", action="store_true", help="joint futures, for checkpoints with worlds"
+            "--joint", action="store_true", help="forecast joint futures (models with worlds)"
         )
     made.add_argument("--json", type=Path, help="also write the metrics to this file")
     if name in EXPORTS:

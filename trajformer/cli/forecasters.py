@@ -36,12 +36,13 @@ def add_forecaster(parser: Parser) -> None:
         "--agents",
         choices=("scored", "focal", "all"),
         default="scored",
-        help="all: every agent seen in the last observed step",
+        help="agents to forecast: those that the data set scores, its focal agent, or every agent "
+        "seen in the last observed step",
     )
     parser.add_argument(
         "--joint",
         action="store_true",
-        help="joint futures of the whole scene, for models with worlds",
+        help="forecast joint futures of the whole scene (models with worlds)",
     )
     add_accelerator(parser)
     add_overwrite(parser)

@@ -25,7 +25,7 @@ def add_model(parser: Parser, batch_size: int, items: str) -> None:
         "--checkpoint",
         type=Path,
         required=True,
-        help="of a run, or made by `trajformer weights convert`",
+        help="checkpoint of a run, or made by `trajformer weights convert`",
     )
     parser.add_argument(
         "--batch-size", type=PositiveInt, default=batch_size, help=f"{items} per batch"

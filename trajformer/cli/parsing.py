@@ -3,7 +3,7 @@
 import re
 import sys
 import textwrap
-from argparse import ArgumentError, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -64,6 +64,8 @@ class Formatter(DefaultHelpFormatter):
         text = super()._expand_help(action)
         for name, words in TYPE_NAMES.items():
             text = text.replace(f"type: {name}", f"type: {words}")
+        text = re.sub(r", default: null\)", ")", text)
+        text = re.sub(r" ?\(default: (null|False|\[\])\)", "", text)
         if action.nargs == "*":  # jsonargparse calls every positional argument required
             text = text.replace("(required, ", "(").replace(" (required)", "")
         return text
@@ -124,6 +126,11 @@ def new_overview(text: str, dest: str, summaries: Mapping[str, str]) -> Parser:
         dest, choices=tuple(summaries), metavar=dest.upper(), help="one of the names above"
     )
     return parser
+
+
+def add_variant(parser: Parser, dest: str, variant: str) -> None:
+    """Add the variant of a command to the parsed values. The first word has selected it."""
+    parser.add_argument(f"--{dest}", choices=(variant,), default=variant, help=SUPPRESS)
 
 
 def add_accelerator(parser: Parser) -> None:

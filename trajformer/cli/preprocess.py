@@ -19,7 +19,14 @@ from data_prep.engine.prepare import SplitSummary, prepare
 from data_prep.reader import Reader
 from data_prep.readers.names import READERS
 from trajformer.cli.files import skipped_lines
-from trajformer.cli.parsing import Parser, add_fields, add_workers, new_overview, new_parser
+from trajformer.cli.parsing import (
+    Parser,
+    add_fields,
+    add_variant,
+    add_workers,
+    new_overview,
+    new_parser,
+)
 
 VARIANTS = tuple(READERS)
 TEXT = (
@@ -37,7 +44,7 @@ def parser(source: str = "") -> Parser:
         hint = "`trajformer preprocess SOURCE --help` lists all options."
         return new_overview(f"{TEXT} {usage} SOURCE. {hint}", "source", summaries)
     made = new_parser(TEXT)
-    made.add_argument("source", choices=(source,), help="layout of RAW")
+    add_variant(made, "source", source)
     made.add_argument("raw", type=Path, help="folder with train/, val/ ... as published")
     made.add_argument("store", type=Path, help="folder of the store, created or extended")
     _add_selection(made)

@@ -12,7 +12,7 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_lines
-from trajformer.cli.parsing import Parser, add_overwrite, new_overview, new_parser
+from trajformer.cli.parsing import Parser, add_overwrite, add_variant, new_overview, new_parser
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import (
     MANIFEST,
@@ -68,7 +68,7 @@ def parser(action: str = "") -> Parser:
         hint = "`trajformer store ACTION --help` describes an action and its options."
         return new_overview(f"{text} {hint}", "action", _summaries())
     made = new_parser(VARIANTS[action])
-    made.add_argument("action", choices=(action,), help=_summaries()[action])
+    add_variant(made, "action", action)
     if action == "merge":
         made.add_argument(
             "stores", nargs="+", type=Path, metavar="store", help="finished stores, in this order"

@@ -1,6 +1,5 @@
 """`trajformer train`: train the recipe of a task."""
 
-from argparse import SUPPRESS
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from jsonargparse import ActionConfigFile, Namespace
 
 from trajformer.cli.files import refuse_inputs
 from trajformer.cli.forecasters import warn_if_interrupted
-from trajformer.cli.parsing import Formatter, Parser
+from trajformer.cli.parsing import Formatter, Parser, add_variant
 from trajformer.cli.tasks import TASKS
 from trajformer.errors import TrajformerError
 from trajformer.recipes.names import recipe_file
@@ -55,13 +54,14 @@ class RecipeAction(ActionConfigFile):
 class RecipeParser(Parser):
     """A parser whose options override the recipes of --config, before and after this option.
 
-    With --resume and without --config, the recipe is that of the run. If the first word is no task,
-    a recipe may be for another task than this parser: then it is parsed for its task.
+    With --resume and without --config, the recipe is that of the run. Unless the task is given on
+    the command line, it is that of the recipe.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.task = ""
+        self.task_is_given = False  # on the command line
         self.recipes: list[str] = []  # values of --config so far
 
     def parse_words(self, words: list[str]) -> Namespace:
@@ -72,9 +72,9 @@ class RecipeParser(Parser):
         try:
             return self._parse_with_recipes(words)
         except OtherTaskError as error:
-            if words[0] in VARIANTS or error.task not in VARIANTS:
+            if self.task_is_given or error.task not in VARIANTS:
                 raise
-            other = _new_parser(error.task, is_first_word=False)
+            other = _new_parser(error.task)
         other.prog = self.prog
         return other._parse_with_recipes(words)
 
@@ -106,10 +106,12 @@ def _recipe_of_run(args: Namespace) -> Path:
 
 def parser(task: str = "") -> RecipeParser:
     """[TASK] --config RECIPE --out RUN, and all fields of the recipe of the task."""
-    return _new_parser(task or TrainConfig.task, is_first_word=bool(task))
+    made = _new_parser(task or TrainConfig.task)
+    made.task_is_given = bool(task)
+    return made
 
 
-def _new_parser(task: str, is_first_word: bool) -> RecipeParser:
+def _new_parser(task: str) -> RecipeParser:
     others = ", ".join(name for name in TASKS if name != task)
     made = RecipeParser(
         formatter_class=Formatter,
@@ -121,10 +123,7 @@ def _new_parser(task: str, is_first_word: bool) -> RecipeParser:
         "if TensorBoard is installed, tensorboard/.",
     )
     made.task = task
-    if is_first_word:
-        made.add_argument("task", choices=(task,), help="default: the task of the recipe")
-    else:  # for the field `task` of recipes
-        made.add_argument("--task", choices=(task,), default=task, help=SUPPRESS)
+    add_variant(made, "task", task)
     made.add_argument(
         "--config",
         action=RecipeAction,

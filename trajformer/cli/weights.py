@@ -83,6 +83,7 @@ def parser() -> Parser:
     made.add_argument("action", choices=("convert",), help="the action")
     made.add_argument(
         "layout",
+        metavar="layout",
         choices=tuple(summaries),
         help="; ".join(f"{name}: {text}" for name, text in summaries.items()),
     )

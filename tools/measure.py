@@ -138,12 +138,12 @@ def training_step(
     """
     import torch
 
-    from trajformer.training.optim import build_optimizer, parameter_groups
+    from trajformer.training.optim import Length, build_optimizer, parameter_groups
 
     parameters, device = [*model.parameters(), *loss.parameters()], next(model.parameters()).device
     groups = [*parameter_groups(model, config), {"params": list(loss.parameters())}]
     optimizer, _ = build_optimizer(
-        [group for group in groups if group["params"]], config, lambda step: (step, 1000)
+        [group for group in groups if group["params"]], config, Length(1000)
     )
 
     def run(*batch: Any) -> None:

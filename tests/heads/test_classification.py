@@ -24,7 +24,6 @@ from trajformer.heads.vit import (
 )
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
-from trajformer.scenes.spec import DataSpec
 from trajformer.training.run import train
 
 RECIPE = Path(__file__).parents[2] / "configs" / "heads" / "vit_digits.yaml"
@@ -310,20 +309,6 @@ def test_a_model_with_another_number_of_classes_is_not_scored(corners: Path) -> 
             TrajformerError, match=rf"4 classes, but the model has {classes}; name them"
         ):
             recipe(corners, model=ViTConfig(16, 4, 3, classes, 2, BLOCK)).load("test")
-
-
-def test_checkpoints_with_other_labels_are_not_averaged(
-    checkpoint: Path, tmp_path: Path, capsys: Any
-) -> None:
-    model, config = load_checkpoint(checkpoint, ClassificationRecipe)
-    other = tmp_path / "other.ckpt"
-    write_checkpoint(
-        other, replace(config, labels=config.labels[::-1]), model.state_dict(), DataSpec()
-    )
-    assert "has other labels than" in error_line(
-        capsys, "average", other, checkpoint, "--out", tmp_path / "mean.ckpt"
-    )
-    assert not (tmp_path / "mean.ckpt").exists()
 
 
 def test_the_digits_have_a_fixed_stratified_split_and_any_size(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.testing.models import example_scenes
 from trajformer.training import run
 from trajformer.training.forecasting import TASK, ForecastingModule
-from trajformer.training.optim import build_optimizer, parameter_groups
+from trajformer.training.optim import Length, build_optimizer, parameter_groups
 
 SCENES = example_scenes((4, 3, 5, 6, 3))
 STEPS = (
@@ -122,7 +122,7 @@ def train_model(
     model = shallow(name)
     objective: nn.Module = Objective(model, model.losses[-1]().build()).train()
     optimizer, _ = build_optimizer(
-        parameter_groups(objective, OptimConfig()), OptimConfig(), lambda step: (step, steps)
+        parameter_groups(objective, OptimConfig()), OptimConfig(), Length(steps)
     )
     for group in (
         optimizer.param_groups

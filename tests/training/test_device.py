@@ -39,7 +39,7 @@ from trajformer.recipes.recipe import OptimConfig, TrainConfig
 from trajformer.testing.models import example_scenes
 from trajformer.training.base import TaskModule
 from trajformer.training.forecasting import ForecastingModule
-from trajformer.training.optim import build_optimizer
+from trajformer.training.optim import Length, build_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 MATCHING = {"copy": 1}  # costs of assignments, of all decoder layers at once
@@ -173,9 +173,7 @@ def test_a_training_step_equals_that_of_the_cpu_without_waiting(
         module, batch = make(*arguments)
         modules.append(module if device == "cpu" else move(module))
         waits = step(module, batch)
-        optimizer, schedule = build_optimizer(
-            module.groups(), module.config.optim, lambda index: (index, 10)
-        )
+        optimizer, schedule = build_optimizer(module.groups(), module.config.optim, Length(10))
         for parameter, reference in zip(module.parameters(), modules[0].parameters(), strict=True):
             if parameter.grad is not None and module is not modules[0]:
                 torch.testing.assert_close(

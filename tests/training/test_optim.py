@@ -10,7 +10,12 @@ from torch import nn
 from trajformer.core.multihead import SeparateLinear
 from trajformer.recipes.recipe import OptimConfig
 from trajformer.training.muon import Muon
-from trajformer.training.optim import build_optimizer, parameter_groups, rate_factor
+from trajformer.training.optim import (
+    Length,
+    build_optimizer,
+    parameter_groups,
+    rate_factor,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +41,7 @@ def test_a_parameter_group_can_have_a_smaller_learning_rate() -> None:
         {"params": list(layers[1].parameters()), "lr": 0.1},
     ]
     optimizer, schedule = build_optimizer(
-        groups, OptimConfig(learning_rate=1e-3, warmup=0.0), lambda step: (step, 10)
+        groups, OptimConfig(learning_rate=1e-3, warmup=0.0), Length(10)
     )
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([1e-3, 1e-4])
     optimizer.step()
@@ -57,7 +62,7 @@ def test_muon_optimises_hidden_matrices_only() -> None:
     model["project"] = nn.Linear(4, 5, bias=False)
     model["project"].weight = model["kind"].weight  # tied: an embedding
     config = OptimConfig(learning_rate=1e-3, muon_rate=2e-3, weight_decay=0.1, warmup=0.0)
-    optimizer, _ = build_optimizer(parameter_groups(model, config), config, lambda step: (step, 10))
+    optimizer, _ = build_optimizer(parameter_groups(model, config), config, Length(10))
     (muon,) = (group for group in optimizer.param_groups if group["muon"])
     assert [id(parameter) for parameter in muon["params"]] == [id(model["hidden"].weight)]
     assert muon["lr"] == pytest.approx(2e-3) and muon["weight_decay"] == 0.1

@@ -1,9 +1,7 @@
 """Training: files of a run, determinism, resuming, precision, clipping, early stopping, and properties of the training scenes."""
 
-import re
 import warnings
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.cli import run
 from support.scenes import PERIOD_S, make_scene
-from support.training import largest_difference, log_of, logged, recipe, training_store, weights
+from support.training import largest_difference, log_of, recipe, training_store, weights
 
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import CheckpointError, TrajformerError, TrajformerWarning
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Predictor
+from trajformer.models.mmtransformer import MMTransformerConfig
 from trajformer.models.wayformer import WayformerConfig
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import TrainConfig
@@ -89,7 +87,7 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(
 def test_lines_show_the_progress_between_validations(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trajformer.training.run.LINE_S", 0.0)
+    monkeypatch.setattr("trajformer.training.progress.LINE_S", 0.0)
     config = recipe(store, trainer={"epochs": 2, "validate_every": 2})
     train(config, TASK, tmp_path)
     lines = [text for text in capsys.readouterr().err.splitlines() if " s left" in text]
@@ -276,51 +274,64 @@ def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> 
     assert largest_difference(weights(tmp_path), before) == 0.0
 
 
-@pytest.fixture
-def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every reading of the processor's clock is 0.1 s after the previous one."""
-    readings = count()
-    monkeypatch.setattr("trajformer.training.base.time.process_time", lambda: 0.1 * next(readings))
+def test_a_length_in_steps_ends_within_an_epoch(store: Path, tmp_path: Path) -> None:
+    trainer = {"epochs": None, "steps": 8, "validate_every": 2}
+    schedule = {"muon_rate": 2e-3, "warmup": 0.25}
+    for name in ("first", "same"):
+        config = recipe(store, trainer=trainer, optim=schedule)
+        train(config, TASK, tmp_path / name, progress=False)
+    out = tmp_path / "first"
+    assert weights(out, key="global_step") == 8
+    assert log_of(out).index.tolist() == [7]  # epochs have five steps; the end is validated
+    rates = log_of(out, "lr-Muon/pg1").tolist()
+    assert rates[:2] == pytest.approx([1.5e-3, 3e-3])  # a quarter of eight steps is the warm-up
+    assert 0 < rates[-1] < 0.2 * 3e-3
+    assert largest_difference(weights(out), weights(tmp_path / "same")) == 0.0
+
+    train(config, TASK, out, resume=True, progress=False)  # a finished run does not change
+    assert largest_difference(weights(out), weights(tmp_path / "same")) == 0.0
+    shorter = recipe(store, trainer=trainer | {"steps": 7}, optim=schedule)
+    with pytest.raises(CheckpointError, match=r"has 8 steps, more than trainer\.steps 7"):
+        train(shorter, TASK, out, resume=True, progress=False)
+    longer = recipe(store, trainer=trainer | {"steps": 21}, optim=schedule)
+    train(longer, TASK, out, resume=True, progress=False)
+    assert weights(out, key="global_step") == 21
+    assert log_of(out).index[-1] == 20
 
 
-def timed(store: Path, minutes: float) -> TrainConfig:
-    return recipe(
-        store, trainer={"minutes": minutes, "epochs": 1}, optim={"muon_rate": 2e-3, "warmup": 0.1}
-    )
-
-
-@pytest.mark.usefixtures("_clock")
-def test_a_run_ends_with_a_validation_when_its_processor_minutes_are_used(
-    store: Path, tmp_path: Path
+def test_lines_show_the_step_of_a_length_in_steps(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(timed(store, 0.02), TASK, tmp_path, progress=False)
-    assert 1.2 <= weights(tmp_path, key="processor_seconds") < 1.5
-    assert log_of(tmp_path).index[-1] == logged(tmp_path)["step"].max()
+    monkeypatch.setattr("trajformer.training.progress.LINE_S", 0.0)
+    train(recipe(store, trainer={"epochs": None, "steps": 3}), TASK, tmp_path)
+    lines = [text for text in capsys.readouterr().err.splitlines() if " s left" in text]
+    assert [text.split("  ")[0] for text in lines] == [
+        "step 1/3",
+        "step 2/3",
+        "step 3/3",
+        "step 3/3",
+    ]
+    assert " 0 s left" in lines[-1]
 
 
-@pytest.mark.usefixtures("_clock")
-def test_a_resumed_run_continues_to_count_minutes(store: Path, tmp_path: Path) -> None:
-    train(timed(store, 0.01), TASK, tmp_path, progress=False)
-    used, steps = (weights(tmp_path, key=key) for key in ("processor_seconds", "global_step"))
-    with pytest.raises(
-        CheckpointError, match=r"has used 0\.01\d* minutes, more than trainer\.minutes 0\.008"
-    ):
-        train(timed(store, 0.008), TASK, tmp_path, resume=True, progress=False)
-    assert "minutes: 0.01" in (tmp_path / "config.yaml").read_text()
-    train(timed(store, used / 60), TASK, tmp_path, resume=True, progress=False)  # no time left
-    assert weights(tmp_path, key="global_step") == steps
-    train(timed(store, (used + 1.0) / 60), TASK, tmp_path, resume=True, progress=False)
-    assert (
-        weights(tmp_path, key="processor_seconds") >= used + 1.0
-        and weights(tmp_path, key="global_step") > steps
-    )
+def test_a_training_builds_its_model_once(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = MMTransformerConfig.build
+    devices = []
 
+    def counted(self: MMTransformerConfig) -> Any:
+        model = build(self)
+        devices.append(next(model.parameters()).device.type)
+        return model
 
-def test_the_schedule_follows_the_time(store: Path) -> None:
-    module = TASK.module(timed(store, 0.5))
-    module.used_s = 12.0
-    assert module.share == pytest.approx(0.4)
-    assert TASK.module(recipe(store)).share is None
+    monkeypatch.setattr(MMTransformerConfig, "build", counted)
+    config = recipe(store, trainer={"epochs": 1})
+    config.check()
+    assert devices == ["meta"]
+    train(config, TASK, tmp_path, progress=False)
+    train(config, TASK, tmp_path, resume=True, progress=False)
+    assert devices == ["meta", "cpu", "cpu"]  # one for each start
 
 
 SCENES = [make_scene(4, seed=seed) for seed in range(6)]
@@ -378,49 +389,3 @@ def test_a_run_keeps_the_properties_of_its_training_scenes(tmp_path: Path) -> No
     expected = DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
     for name in ("best.ckpt", "last.ckpt"):
         assert Predictor(load_checkpoint(tmp_path / "run" / name)[0]).trained_on == expected
-
-
-def test_the_mean_of_checkpoints_is_a_checkpoint(
-    store: Path, whole: dict[float, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, out = whole[0.0] / "last.ckpt", tmp_path / "mean.safetensors"
-    train(
-        recipe(store, init=str(first), seed=3, trainer={"epochs": 1}),
-        TASK,
-        tmp_path / "next",
-        progress=False,
-    )
-    second = tmp_path / "next" / "last.ckpt"
-    assert run("average", first, second, "--out", out) == 0
-    states = [load_checkpoint(path)[0].state_dict() for path in (first, second, out)]
-    for name, value in states[2].items():
-        torch.testing.assert_close(
-            value, (states[0][name] + states[1][name]) / 2, atol=1e-7, rtol=1e-6
-        )
-    assert any((states[0][name] - value).abs().max() > 1e-4 for name, value in states[2].items())
-    assert run("evaluate", "--checkpoint", out, "--store", store) == 0
-    assert "common start" not in capsys.readouterr().err
-    train(recipe(store, seed=9, trainer={"epochs": 1}), TASK, tmp_path / "other", progress=False)
-    assert (
-        run("average", first, tmp_path / "other" / "last.ckpt", "--out", tmp_path / "useless.ckpt")
-        == 0
-    )
-    assert re.search(
-        "last.ckpt: has no common start with .*other/last.ckpt; the mean of",
-        capsys.readouterr().err,
-    )
-    wider = recipe(store, model={"map_width": 16}, trainer={"epochs": 1})
-    train(wider, TASK, tmp_path / "wider", progress=False)
-    capsys.readouterr()
-    assert (
-        run("average", first, tmp_path / "wider" / "last.ckpt", "--out", tmp_path / "odd.ckpt") == 1
-    )
-    assert re.search(
-        "has model.mmtransformer.map_width 8, not 16 like .*wider/last.ckpt",
-        capsys.readouterr().err,
-    )
-    assert run("average", first, second, "--out", second, "--overwrite") == 1
-    assert "is an input of this command" in capsys.readouterr().err
-    assert run("average", first, "--out", tmp_path / "odd.ckpt") == 1
-    assert "expected at least two checkpoints" in capsys.readouterr().err
-    assert not (tmp_path / "odd.ckpt").exists()

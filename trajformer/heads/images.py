@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from trajformer.config import Config
 from trajformer.errors import CheckpointError, TrajformerError
-from trajformer.recipes.checkpoint import list_changes, load_checkpoint
+from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.plain import to_plain
+from trajformer.recipes.resume import list_changes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 Normalization = Literal["half", "imagenet"]

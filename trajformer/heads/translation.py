@@ -493,7 +493,7 @@ class TranslationRecipe(Recipe, limits={"smoothing": (0.0, 0.999)}):
         config = replace(self.model, source_tokens=size, target_tokens=size) if size else self.model
         return Translator(Transformer(config))
 
-    def check(self) -> None:
+    def check(self, model: nn.Module | None = None) -> None:
         """Check the values; an error names the field."""
         if not self.data.root:
             raise TrajformerError(

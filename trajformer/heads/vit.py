@@ -277,7 +277,7 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
         """The untrained classifier."""
         return ViT(self.model)
 
-    def check(self) -> None:
+    def check(self, model: nn.Module | None = None) -> None:
         """Check the values, and the number of classes in the data; an error names the field."""
         if self.model.channels not in (1, 3):
             raise TrajformerError(

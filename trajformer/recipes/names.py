@@ -91,12 +91,11 @@ def recipe_header(path: Path) -> dict[str, str]:
 
 
 def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Any:
-    """The `TrainConfig` of a YAML file, also of version 0.1, or of the recipe with this name.
+    """The `TrainConfig` of a YAML file, or of the recipe with this name.
 
     `changes` are other values by field, such as {"optim.learning_rate": 1e-3}. Raises TrajformerError: no such recipe, a recipe
     of another task, or a field has a value outside its range.
     """
-    from trajformer.recipes.choices import upgrade_recipe
     from trajformer.recipes.plain import from_plain
     from trajformer.recipes.recipe import TrainConfig
     from trajformer.recipes.yaml_text import read_yaml
@@ -108,7 +107,6 @@ def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> A
     task = plain.pop("task", TrainConfig.task)
     if task != TrainConfig.task:
         raise TrajformerError(f"{path}: a recipe for {task}, expected one for {TrainConfig.task}")
-    plain = upgrade_recipe(plain)
     for field, value in (changes or {}).items():
         *groups, last = field.split(".")
         values = plain

@@ -15,9 +15,10 @@ from trajformer.data.loading import AXES, BranchDataset, SceneDataset, padding
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.collection import forecast_metrics
 from trajformer.models.forecaster import Forecaster, Predictor
-from trajformer.recipes.checkpoint import list_changes, load_checkpoint
+from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig, TrainConfig
+from trajformer.recipes.resume import list_changes
 from trajformer.scenes.spec import CLOCK, DataSpec, check_scenes, warn, warn_about_maps
 from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, Task, TaskData, TaskModule

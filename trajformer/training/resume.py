@@ -1,4 +1,7 @@
-"""Stop and resume within an epoch: `last.ckpt` is written every few minutes and before a requested stop."""
+"""Stop and resume within an epoch.
+
+`last.ckpt` is written every few minutes and before a requested stop.
+"""
 
 import io
 import os
@@ -17,7 +20,13 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from trajformer.scenes.files import atomically
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LOOP, _EPOCHS, _BATCHES = "fit_loop", "epoch_progress", "epoch_loop.batch_progress"
+_STANDARD_ERROR = 2
+_STOPPING = b"stopping after this step; Ctrl-C again stops at once\n"
+
+# Names in the state of Lightning's loops.
+_LOOP = "fit_loop"
+_EPOCHS = "epoch_progress"
+_BATCHES = "epoch_loop.batch_progress"
 
 
 class CheckpointFiles(TorchCheckpointIO):
@@ -27,55 +36,61 @@ class CheckpointFiles(TorchCheckpointIO):
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None
     ) -> None:
         """Replace the file at `path` by this checkpoint."""
-        path, buffer = Path(path), io.BytesIO()
-        for left in path.parent.glob(
-            f".{path.name}.*.tmp"
-        ):  # repeated kills must not fill the disk
-            left.unlink()
+        path = Path(path)
+        # Repeated kills must not fill the disk with temporary files.
+        for unfinished in path.parent.glob(f".{path.name}.*.tmp"):
+            unfinished.unlink()
+        buffer = io.BytesIO()
         torch.save(checkpoint, buffer)  # a file would hide the reason of an error
         with atomically(path) as temporary:
             temporary.write_bytes(buffer.getbuffer())
 
 
 class KeepProgress(L.Callback):
-    """Saves a checkpoint within an epoch, between two steps, after `minutes` (not if 0), and on Ctrl-C and SIGTERM."""
+    """Saves a checkpoint between two steps within an epoch.
+
+    It does so after `minutes` (not if 0), and on Ctrl-C and SIGTERM, which end the training.
+    """
 
     def __init__(self, path: Path, minutes: float) -> None:
-        self.path, self.seconds = path, minutes * 60
-        self.saved, self.prints = time.monotonic(), True
-        self.stopping = self.saving = self.terminated = False
+        self.path = path
+        self.interval_s = minutes * 60
+        self.saved_time = time.monotonic()
+        self.reports_signals = True
+        self.saving = False  # a checkpoint within an epoch is being written
+        self.stopping = False  # a signal was received
+        self.terminated = False  # it was SIGTERM
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Replace Lightning's signal handlers, which send messages between processes at unsafe moments.
+        """Replace Lightning's signal handlers, which communicate at unsafe moments.
 
         Lightning restores the previous handlers when training ends.
         """
-        self.saved, self.prints = time.monotonic(), trainer.is_global_zero
+        self.saved_time = time.monotonic()
+        self.reports_signals = trainer.is_global_zero
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                signal.signal(number, self._request)
+                signal.signal(number, self._request_stop)
 
-    def _request(self, number: int, frame: FrameType | None) -> None:
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
         if self.stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not self.stopping and self.prints:
-            os.write(
-                2, b"stopping after this step; Ctrl-C again stops at once\n"
-            )  # print() is not safe in a signal handler
-        self.stopping, self.terminated = True, self.terminated or number == signal.SIGTERM
+        if not self.stopping and self.reports_signals:
+            os.write(_STANDARD_ERROR, _STOPPING)  # print() is not safe here
+        self.stopping = True
+        if number == signal.SIGTERM:
+            self.terminated = True
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Save when the time is due, and stop on request; the state at the start of an epoch is saved already."""
-        due = (
-            bool(self.seconds)
-            and trainer.is_global_zero
-            and time.monotonic() - self.saved >= self.seconds
-        )
+        """Save when the time is due, and stop on request."""
+        due = False
+        if self.interval_s and trainer.is_global_zero:
+            due = time.monotonic() - self.saved_time >= self.interval_s
         if not _any_process(trainer, due or self.stopping):
             return
-        if batch_idx:
+        if batch_idx:  # the state at the start of an epoch is saved already
             self.saving = True
             trainer.save_checkpoint(self.path, weights_only=False)
             self.saving = False
@@ -91,7 +106,7 @@ class KeepProgress(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Do not count the step that is about to start as part of the checkpoint."""
-        self.saved = time.monotonic()
+        self.saved_time = time.monotonic()
         if self.saving:
             batches = checkpoint["loops"][_LOOP][_BATCHES]
             for counts in (batches["total"], batches["current"]):
@@ -100,57 +115,68 @@ class KeepProgress(L.Callback):
     def on_load_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restart the epoch if the order of scenes has changed; move the schedule if the steps per epoch have changed.
+        """Adapt a checkpoint to a moved folder and to changed data.
 
         The best score is kept if the run was moved, and forgotten if its checkpoint is missing.
         """
         for state in checkpoint["callbacks"].values():
             if "best_k_models" in state:
                 _move_best(state, str(trainer.checkpoint_callbacks[0].dirpath))  # type: ignore[attr-defined]
+
         data: L.LightningDataModule = trainer.datamodule  # type: ignore[attr-defined]
-        before, now, loop = (
-            checkpoint.get(type(data).__qualname__, {}),
-            data.state_dict(),
-            checkpoint["loops"][_LOOP],
-        )
-        changed = sorted(name for name in now if name in before and before[name] != now[name])
-        epochs, batches = loop[_EPOCHS], loop[_BATCHES]
-        done = epochs["current"]["processed"]
-        if changed and epochs["current"]["started"] > done:
-            reason = ", ".join(f"{name} {before[name]} -> {now[name]}" for name in changed)
-            if trainer.is_global_zero:
-                sys.stderr.write(
-                    f"epoch {done + 1} restarts because its order has changed: {reason}\n"
-                )
-            for counts in (epochs["total"], epochs["current"]):
-                counts.update(dict.fromkeys(counts, done))
-            batches["current"].update(dict.fromkeys(batches["current"], 0))
-        if "steps" in changed:
+        before = checkpoint.get(type(data).__qualname__, {})
+        now = data.state_dict()
+        changes = []
+        for name in sorted(now):
+            if name in before and before[name] != now[name]:
+                changes.append(f"{name} {before[name]} -> {now[name]}")
+        if changes:
+            self._restart_epoch(trainer, checkpoint, ", ".join(changes))
+
+        # The schedule counts steps. A length in epochs has moved with the steps of an epoch.
+        in_epochs = pl_module.config.trainer.steps is None  # type: ignore[union-attr]
+        if in_epochs and before.get("steps", now["steps"]) != now["steps"]:
+            completed_epochs = checkpoint["loops"][_LOOP][_EPOCHS]["current"]["processed"]
             for schedule in checkpoint["lr_schedulers"]:
-                schedule["last_epoch"] = done * now["steps"]
+                schedule["last_epoch"] = completed_epochs * now["steps"]
+
+    def _restart_epoch(self, trainer: L.Trainer, checkpoint: dict[str, Any], reason: str) -> None:
+        """Begin the epoch of a checkpoint again, because the order of its scenes has changed."""
+        loop = checkpoint["loops"][_LOOP]
+        epochs = loop[_EPOCHS]
+        completed = epochs["current"]["processed"]
+        if epochs["current"]["started"] <= completed:
+            return  # the checkpoint is at the end of an epoch
+        if trainer.is_global_zero:
+            line = f"epoch {completed + 1} restarts because its order has changed: {reason}"
+            sys.stderr.write(f"{line}\n")
+        for counts in (epochs["total"], epochs["current"]):
+            counts.update(dict.fromkeys(counts, completed))
+        batches = loop[_BATCHES]["current"]
+        batches.update(dict.fromkeys(batches, 0))
 
 
 def _move_best(state: dict[str, Any], folder: str) -> None:
-    """Change the state of a `ModelCheckpoint` to the present folder of the run; otherwise Lightning forgets the best score."""
-    best = {
-        str(Path(folder, Path(path).name)): score for path, score in state["best_k_models"].items()
-    }
-    best = {path: score for path, score in best.items() if Path(path).is_file()}
-    path = next(iter(best), "")
-    state |= {
-        "dirpath": folder,
-        "best_k_models": best,
-        "best_model_path": path,
-        "kth_best_model_path": path,
-        "last_model_path": "",
-    }
-    state["best_model_score"] = best.get(path)
+    """Change the state of a `ModelCheckpoint` to the present folder of the run.
+
+    Otherwise Lightning forgets the best score.
+    """
+    best = {}
+    for path, score in state["best_k_models"].items():
+        moved = Path(folder, Path(path).name)
+        if moved.is_file():
+            best[str(moved)] = score
+    best_path = next(iter(best), "")
+    state["dirpath"] = folder
+    state["best_k_models"] = best
+    state["best_model_path"] = best_path
+    state["kth_best_model_path"] = best_path
+    state["last_model_path"] = ""
+    state["best_model_score"] = best.get(best_path)
 
 
 def _any_process(trainer: L.Trainer, flag: bool) -> bool:
     """Whether the flag is set in any process."""
-    return (
-        flag
-        if trainer.world_size == 1
-        else trainer.strategy.reduce_boolean_decision(flag, all=False)
-    )
+    if trainer.world_size == 1:
+        return flag
+    return trainer.strategy.reduce_boolean_decision(flag, all=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 
 from trajformer.config import Config
 from trajformer.data.loading import EpochShuffle
@@ -93,7 +93,7 @@ class DetectionRecipe(ClassRecipe, Recipe):
         """The untrained detector."""
         return Detr(replace(self.model, classes=len(self.labels)) if self.labels else self.model)
 
-    def check(self) -> None:
+    def check(self, model: nn.Module | None = None) -> None:
         """Check the values; an error names the field."""
         if self.data.voc is not None and not self.data.voc.root:
             raise TrajformerError(

@@ -35,7 +35,23 @@ from trajformer.recipes.names import read_recipe
 from trajformer.scenes.store import SceneStore
 
 SCENE = "0a1e6f0a"
-PEER = "mmtransformer_argoverse2"
+# mmTransformer in the width and depths of its paper, for Argoverse 2.
+PEER = "mmtransformer_argoverse1"
+PEER_CHANGES = {
+    "model.mmtransformer.num_future": 60,
+    "model.mmtransformer.steps_per_token": 5,
+    "model.mmtransformer.block": {"width": 128, "heads": 4, "feedforward": 256, "dropout": 0.1},
+    "model.mmtransformer.motion_layers": [2, 2],
+    "model.mmtransformer.map_layers": [2, 2],
+    "model.mmtransformer.social_layers": [2, 4],
+    "model.mmtransformer.max_polylines": 80,
+    "model.mmtransformer.max_neighbors": 24,
+    "data.batch.max_agents": 64,
+    "data.batch.agent_radius_m": 80.0,
+    "data.batch.map_radius_m": 80.0,
+    "data.batch.polyline_points": 8,
+    "data.batch.polyline_length_m": 20.0,
+}
 SIZES = ((64, 320), (128, 640), (256, 1280), (512, 2560), (256, 2000))  # agents and pieces of lanes
 AREA_M2 = 1250.0  # of an agent
 FULL_SCENES = 199_908  # of the training part of Argoverse 2
@@ -45,7 +61,7 @@ def load(
     recipe: str, store: SceneStore, index: int, targets: str
 ) -> tuple[Forecaster, Observation]:
     """A model with random weights and its input for one scene."""
-    config = read_recipe(recipe)
+    config = read_recipe(recipe, PEER_CHANGES if recipe == PEER else {})
     torch.manual_seed(0)
     scenes = SceneDataset(store, replace(config.data.batch, targets=targets))
     return config.build_model().eval(), scenes[[index]].observation

@@ -10,7 +10,7 @@ training.
 
 worlds      Do joint worlds describe a scene better than independent modes of single agents? `joint` has the world loss. The set
             loss gives modes that become worlds by `rank` (the k-th most probable mode of each agent) or by `slot` (the mode of
-            the k-th query, independent of its score). `se2former` is trained for 5 processor minutes. `truth` is the recording
+            the k-th query, independent of its score). `se2former` is trained for 2,400 steps. `truth` is the recording
             as the only world. The sixth part of the scenes is the test set.
 branches    Does training on several futures of one past cover more futures? `one`: one future per past, as in a recording.
             `each`: every future as a separate scene. `set`: all futures of a past, matched one to one with different modes
@@ -127,7 +127,7 @@ def worlds(args: argparse.Namespace) -> None:
         "data.train": str(store),
         "data.val": str(store),
         "trainer.validate_every": 10_000,
-        "trainer.minutes": 5,
+        "trainer.steps": 2400,
     }
     recipes["se2former"] = read_recipe("se2former_simulated", stores)
 

@@ -20,8 +20,9 @@ from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.scene import Scene
 
-ROOT = Path(__file__).parents[2]
-RECORD = json.loads((ROOT / "tests" / "support" / "reference.json").read_text())["recipes"]
+SUPPORT = Path(__file__).parents[1] / "support"
+RECIPES = SUPPORT / "recipes"
+RECORD = json.loads((SUPPORT / "reference.json").read_text())["recipes"]
 RELATIVE = 1e-4  # the order of sums differs between processors, and gradients add up over hundreds of tensors
 
 
@@ -45,7 +46,7 @@ def without_dropout(plain: Any) -> Any:
 
 @pytest.mark.parametrize("name", RECORD)
 def test_a_recipe_gives_the_recorded_values(name: str, scenes: list[Scene]) -> None:
-    plain = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text())
+    plain = yaml.safe_load((RECIPES / f"{name}.yaml").read_text())
     config = from_plain(TrainConfig, without_dropout(to_plain(from_plain(TrainConfig, plain))))
     batch, expected = collate(scenes, config.data.batch), RECORD[name]
     torch.manual_seed(0)

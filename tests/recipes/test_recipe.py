@@ -1,4 +1,4 @@
-"""Recipes: YAML round trip, all files of configs/, fields with types and ranges, and recipes of version 0.1."""
+"""Recipes: YAML round trip, all files of configs/, fields with types and ranges."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -17,7 +17,6 @@ from trajformer.cli.tasks import TASKS
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.set_loss import SetLossConfig
-from trajformer.recipes.choices import MODELS, upgrade_recipe
 from trajformer.recipes.names import read_recipe, recipe_header
 from trajformer.recipes.plain import from_plain, to_plain
 from trajformer.recipes.recipe import TrainConfig
@@ -140,8 +139,9 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
             "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;",
         ),
         ("seed: 0100", "line 1: 0100 is not a decimal number"),
-        ("trainer: {minutes: 1:30}", "line 1: 1:30 is not a decimal number"),
-        ("trainer: {minutes: 1:30.5}", "line 1: 1:30.5 is not a decimal number"),
+        ("trainer: {epochs: 3, steps: 5}", "trainer.epochs: 3, but steps is 5; set one of them to"),
+        ("optim: {clip: 1:30}", "line 1: 1:30 is not a decimal number"),
+        ("optim: {clip: 1:30.5}", "line 1: 1:30.5 is not a decimal number"),
         ("just a sentence", "Unexpected config: just a sentence (recipe r.yaml;"),
         ("", "Unexpected config: (recipe r.yaml;"),
     ],
@@ -173,82 +173,6 @@ def test_an_invalid_value_is_refused(store: Path, fails: Fails, field: str) -> N
     value, expected = INVALID[field]
     Path("recipe.yaml").write_text(yaml.safe_dump(to_plain(recipe(store))))
     assert expected in fails("train", "--config", "recipe.yaml", f"--{field}", value, "--out", "r")
-
-
-SET = {
-    "cost_ade": 0.5,
-    "single": 0.1,
-}  # version 0.1 had this loss in every recipe, and one more field for each other loss
-REGIONS, OWN = {"num_future": 30, "regions": 6}, {"own": True, "norm_first": False}
-OLD = {  # a model of version 0.1, its fields of losses, the loss of today
-    "mmtransformer": (
-        {"num_future": 30, "max_neighbours": 8, "block": {"own": False}},
-        {},
-        {"set": SET},
-    ),
-    "mmtransformer with regions": (REGIONS, {}, {"regions": {}}),
-    "mmtransformer with weights of regions": (
-        REGIONS,
-        {"region_loss": {"learn": "nearest"}},
-        {"regions": {"learn": "nearest"}},
-    ),
-    "mmtransformer joint": ({"num_future": 30, "joint": True}, {}, {"worlds": {}}),
-    "gatformer joint": (
-        {"num_future": 30, "max_neighbours": 8, "joint": True},
-        {"world_loss": {"regression": 2.0}},
-        {"worlds": {"regression": 2.0}},
-    ),
-    "wayformer": (
-        {"num_future": 30, "encoder": {"layers": 2, "block": {"own": False}}},
-        {"mixture_loss": {"regression": 2.0}},
-        {"mixture": {"regression": 2.0}},
-    ),
-    "spatial_channel": ({"num_future": 30}, {}, {"set": SET}),
-    "lane_set": ({"num_future": 30, "max_neighbours": 8}, {}, {"set": SET}),
-    "crowd": ({"num_future": 12, "max_neighbours": 8}, {}, {"set": SET}),
-    "scene_set": ({"num_future": 30}, {"scene_set_loss": None}, {"scene_set": {}}),
-    "agentformer": (
-        {"reach_m": 0.0, "block": OWN},
-        {"cvae_loss": {"free": 2.0}},
-        {"cvae": {"free": 2.0}},
-    ),
-    "agentformer_sampler": (
-        {"cvae": {"block": OWN}, "hidden": [32, 32]},
-        {"sampler_loss": {"best": 5.0}, "cvae_loss": {"free": 2.0}, "first_stage": "a.ckpt"},
-        {"sampler": {"best": 5.0}},
-    ),
-}
-
-
-def test_models_of_other_packages_are_not_upgraded() -> None:
-    recipe = {"model": {"mine": {"first": True, "trust": 1.0, "start": 3}}, "loss": {"set": {}}}
-    assert upgrade_recipe(recipe) == recipe
-
-
-@pytest.mark.parametrize("case", OLD)
-def test_a_recipe_of_version_0_1_is_upgraded(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, (model, losses, expected) = case.split(" ")[0], OLD[case]
-    losses = dict.fromkeys(("mixture_loss", "region_loss", "world_loss", "scene_set_loss")) | losses
-    old = {
-        "model": dict.fromkeys(MODELS) | {name: model},
-        "loss": SET,
-        "data": {"train": "a", "val": "a"},
-    } | losses
-    new = upgrade_recipe(old)
-    assert (
-        new["loss"] == expected
-        and not [field for field in new if field.endswith("_loss")]
-        and upgrade_recipe(new) == new
-    )
-    text = yaml.safe_dump(old).replace("    reach_m: 0.0\n", "")
-    text = text.replace("max_neighbours: ", "max_neighbors: ").replace("own: ", "agent_aware: ")
-    assert new["model"] == yaml.safe_load(text)["model"]
-    config = from_plain(TrainConfig, new)
-    config.check()
-    (tmp_path / "old.yaml").write_text(yaml.safe_dump(old))
-    assert read_recipe(tmp_path / "old.yaml") == config
 
 
 WRONG: dict[

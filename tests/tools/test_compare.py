@@ -1,6 +1,7 @@
 """Comparisons: rows and lengths, trainings that fail, stop and resume, stored scores and costs, tables and the plot."""
 
 import json
+import re
 import statistics
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from compare import models, table, trainings
+from compare import eth_ucy, models, table, trainings
 from support.cli import run
 from support.scenes import make_scene
 from support.training import recipe
@@ -23,13 +24,12 @@ from trajformer.errors import TrajformerError
 from trajformer.recipes.plain import to_plain
 from trajformer.scenes.scene import AgentRole
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
-from trajformer.scenes.store import SceneStore
 
 ROOT = Path(__file__).parents[2]
 TABLE = """
 - name: Motion alone
   config: focal.yaml
-  arguments: {model.mmtransformer.map_layers: null, model.mmtransformer.social_layers: null}
+  arguments: {trainer.epochs: 1, model.mmtransformer.map_layers: null, model.mmtransformer.social_layers: null}
 - {name: refused, config: focal.yaml, arguments: {model.mmtransformer.block.hats: 3}}
 """
 CVAE = """
@@ -86,7 +86,7 @@ def compare(folder: Path, *words: object) -> int:
         f"--{name}={folder / file}"
         for name, file in (("json", "r.json"), ("markdown", "results.md"), ("plot", "p.png"))
     ]
-    length = ["--futures=8", "--seeds=3", "--jobs=1", "--repeats=1", "--overwrite"]
+    length = ["--seeds=3", "--jobs=1", "--repeats=1", "--overwrite"]
     where = [
         f"--store={folder / 'store'}",
         f"--out={folder / 'out'}",
@@ -113,7 +113,7 @@ def test_a_row_is_trained_scored_and_measured_and_an_invalid_one_is_listed(
     assert [row["name"], row["failed"], refused["seeds"]] == ["Motion alone", [], {}]
     assert len(refused["failed"]) == 1 and "hats" in refused["failed"][0]
     length = row["seeds"]["3"]["run"]
-    assert (length["epochs"], length["futures"]) == (1, 9) and length["minutes"] > 0
+    assert (length["epochs"], length["steps"]) == (1, None) and length["minutes"] > 0
     assert row["cost"]["parameters"] > 1000
     assert all(
         row["cost"][name] >= 0
@@ -139,28 +139,24 @@ def test_a_row_is_trained_scored_and_measured_and_an_invalid_one_is_listed(
     assert f"Tables made by commit {record['commit']}." in text
 
 
-def test_a_folder_with_another_length_is_an_error(
+def test_a_folder_with_another_recipe_is_an_error(
     folder: Path, first: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    (tmp_path / "r.md").write_text("<!-- table: tiny -->\n<!-- end -->\n")
-    assert (
-        compare(
-            folder,
-            "--futures=30",
-            f"--json={tmp_path / 'r.json'}",
-            f"--markdown={tmp_path / 'r.md'}",
-        )
-        == 1
-    )
+    (tmp_path / "r.md").write_text("<!-- table: longer -->\n<!-- end -->\n")
+    longer = TABLE.replace("trainer.epochs: 1", "trainer.epochs: 2")
+    longer = longer.replace("focal.yaml", str(folder / "focal.yaml"))
+    (tmp_path / "longer.yaml").write_text(longer)
+    files = {"table": "longer.yaml", "json": "r.json", "markdown": "r.md"}
+    assert compare(folder, *(f"--{name}={tmp_path / file}" for name, file in files.items())) == 1
     row = rows_in(tmp_path / "r.json")[0]
-    assert "another recipe, length or store" in row["failed"][0] and row["seeds"] == {}
+    assert "another recipe or store" in row["failed"][0] and row["seeds"] == {}
 
 
 @pytest.mark.parametrize(
     ("option", "line"),
     [
         ("--sedes", "--sedes: neither an option of this tool nor a field of a recipe"),
-        ("--trainer.epochs", "--trainer.epochs: this tool sets the field; leave it out"),
+        ("--trainer.threads", "--trainer.threads: this tool sets the field; leave it out"),
         ("--optim.cilp", "unknown field 'cilp'"),
     ],
 )
@@ -193,7 +189,7 @@ def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("trained_here")
 def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Path) -> None:
-    data = "data: {batch_size: 4, batch: {max_agents: 4, targets: focal}}\n"
+    data = "data: {batch_size: 4, batch: {max_agents: 4, targets: focal}}\ntrainer: {epochs: 1}\n"
     (folder / "first.yaml").write_text("model:\n  agentformer:" + indent(CVAE, "    ") + data)
     second = "model:\n  agentformer_sampler:\n    hidden: [8, 8]\n    cvae:"
     (folder / "second.yaml").write_text(second + indent(CVAE, "      ") + data)
@@ -214,7 +210,7 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
     }
     assert copied and all(torch.equal(value, first_stage[key]) for key, value in copied.items())
     row, _ = trainings.read_table(folder / "stages.yaml")
-    other = trainings.plan(row, 4, folder / "store", folder / "out", 8)
+    other = trainings.plan(row, 4, folder / "store", folder / "out")
     assert other.recipe.first_stage == str(folder / "out" / "first" / "seed4" / "best.ckpt")
     assert (
         compare(folder, *words, "--finished", f"--out={folder / 'out' / '..' / 'out'}") == 0
@@ -222,78 +218,41 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
 
 
 @pytest.mark.usefixtures("trained_here")
-def test_rows_for_processor_minutes_are_scored_at_the_end(
+def test_rows_with_a_length_in_steps_are_scored_at_the_end(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [
-        {"name": name, "config": "focal.yaml", "arguments": {"trainer.minutes": 5}}
-        for name in ("usual", "fast")
-    ]
-    rows[1]["arguments"]["optim.learning_rate"] = 0.01
-    (folder / "minutes.yaml").write_text(
-        yaml.safe_dump([*rows, {"name": "cv", "model": "constant_velocity"}])
-    )
-    (folder / "minutes.md").write_text("<!-- table: minutes -->\n<!-- end -->\n")
-    files = {"table": "minutes.yaml", "markdown": "minutes.md", "json": "m.json"}
-    options = [
-        "--seeds",
-        1,
-        2,
-        "--paired",
-        "--trainer.minutes",
-        0.005,
-    ]  # the last one is a field of all recipes
-    assert (
-        compare(folder, *(f"--{name}={folder / file}" for name, file in files.items()), *options)
-        == 0
-    )
-    assert "usual/seed1: 0.005 processor minutes" in capsys.readouterr().out
+    arguments: dict[str, Any] = {"trainer.epochs": None, "trainer.steps": 5}
+    usual_row = {"name": "usual", "config": "focal.yaml", "arguments": arguments}
+    fast_arguments = arguments | {"optim.learning_rate": 0.01}
+    fast_row = {"name": "fast", "config": "focal.yaml", "arguments": fast_arguments}
+    still_row = {"name": "cv", "model": "constant_velocity"}
+    (folder / "steps.yaml").write_text(yaml.safe_dump([usual_row, fast_row, still_row]))
+    (folder / "steps.md").write_text("<!-- table: steps -->\n<!-- end -->\n")
+    files = {"table": "steps.yaml", "markdown": "steps.md", "json": "m.json"}
+    words = [f"--{name}={folder / file}" for name, file in files.items()]
+    field_of_all_recipes = "--trainer.steps=4"
+    assert compare(folder, *words, "--seeds", 1, 2, "--paired", field_of_all_recipes) == 0
+    assert "usual/seed1: 4 steps" in capsys.readouterr().out
+
     usual, fast, still = rows_in(folder / "m.json")
-    assert usual["seeds"]["1"]["run"] | {"minutes": 0} == {
-        "minutes": 0,
-        "epochs": None,
-        "futures": None,
-    }
+    run_of_usual = usual["seeds"]["1"]["run"]
+    assert (run_of_usual["steps"], run_of_usual["epochs"]) == (4, None)
     last = folder / "out" / "fast" / "seed2" / "last.ckpt"
-    assert (
-        run(
-            "evaluate",
-            "--checkpoint",
-            last,
-            "--store",
-            folder / "store",
-            "--json",
-            folder / "m-last.json",
-        )
-        == 0
-    )
-    assert fast["seeds"]["2"]["scores"] == pytest.approx(
-        json.loads((folder / "m-last.json").read_text()), rel=1e-6
-    )
-    assert (
-        models.differences(
-            [models.Result(row) for row in trainings.read_table(folder / "minutes.yaml")], folder
-        )
-        == {}
-    )
-    text = (folder / "minutes.md").read_text()
-    assert (
-        "Differences from 'usual' with paired 95 % intervals over scenes:" in text
-        and "futures" not in text
-    )
+    scores = folder / "m-last.json"
+    assert run("evaluate", "--checkpoint", last, "--store", folder / "store", "--json", scores) == 0
+    expected = json.loads(scores.read_text())
+    assert fast["seeds"]["2"]["scores"] == pytest.approx(expected, rel=1e-6)
+    rows = [models.Result(row) for row in trainings.read_table(folder / "steps.yaml")]
+    assert models.differences(rows, folder) == {}  # no row has a finished seed
+
+    text = (folder / "steps.md").read_text()
+    assert "Differences from 'usual' with paired 95 % intervals over scenes:" in text
     [line] = [line for line in text.split("\n") if line.startswith("| cv | ") and " to " in line]
-    gap, low, high = (
-        float(word)
-        for word in line.split(" | ")[2]
-        .replace("(", "")
-        .replace(")", "")
-        .replace("to ", "")
-        .split()
-    )
-    assert (
-        gap == pytest.approx(still["mean"]["minFDE6"] - usual["mean"]["minFDE6"], abs=6e-4)
-        and low <= gap <= high
-    )
+    minfde6 = line.split(" | ")[2]
+    difference, low, high = map(float, re.findall(r"[-+]\d*\.\d+", minfde6))
+    expected_difference = still["mean"]["minFDE6"] - usual["mean"]["minFDE6"]
+    assert difference == pytest.approx(expected_difference, abs=6e-4)
+    assert low <= difference <= high
 
 
 def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]) -> None:
@@ -345,42 +304,19 @@ def test_finished_rows_are_reused(
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def plan(folder: Path, name: str, targets: str = "focal", futures: int = 100) -> trainings.Training:
-    row = trainings.Row(name, str(folder / f"{targets}.yaml"))
-    return trainings.plan(row, 0, folder / "store", folder / "plans", futures)
+def plan(folder: Path, name: str) -> trainings.Training:
+    row = trainings.Row(name, str(folder / "focal.yaml"))
+    return trainings.plan(row, 0, folder / "store", folder / "plans")
 
 
-def test_all_models_train_on_the_same_number_of_futures(folder: Path) -> None:
-    scenes = SceneStore(folder / "store", "train")
-    known = [
-        scene.valid[:, scene.num_history - 1] & scene.valid[:, scene.num_history :].any(1)
-        for scene in scenes
-    ]
-    per_epoch = {"focal": 9, "all": int(sum(agents.sum() for agents in known))}
-    for targets, count in per_epoch.items():
-        made = plan(folder, targets, targets, futures=900)
-        trainer = made.recipe.trainer
-        assert made.futures == trainer.epochs * count and abs(made.futures - 900) <= count / 2
-        assert 6 <= trainer.epochs / trainer.validate_every <= 10
-        assert (trainer.threads, made.recipe.seed, made.recipe.data.train) == (
-            1,
-            0,
-            str(folder / "store"),
-        )
-    assert plan(folder, "short", futures=1).recipe.trainer.epochs == 1
-    (folder / "epochs.yaml").write_text(
-        "- {name: a, config: focal.yaml, epochs: 7, arguments: {data.learn_from: all}}"
-    )
-    [row] = trainings.read_table(folder / "epochs.yaml")
-    made = trainings.plan(row, 0, folder / "store", folder / "plans", 1)
-    assert made.recipe.trainer.epochs == 7 and made.futures == 7 * per_epoch["all"]
-
-
-def test_a_second_stage_for_processor_minutes_has_its_first_stage(folder: Path) -> None:
-    row = trainings.Row("b", str(folder / "focal.yaml"), {"trainer.minutes": 1}, after="a")
-    made = trainings.plan(row, 2, folder / "store", folder / "plans", 8)
+def test_a_second_stage_in_steps_has_its_first_stage(folder: Path) -> None:
+    arguments = {"trainer.epochs": None, "trainer.steps": 1}
+    row = trainings.Row("b", str(folder / "focal.yaml"), arguments, after="a")
+    made = trainings.plan(row, 2, folder / "store", folder / "plans")
     assert made.recipe.first_stage == str(folder / "plans" / "a" / "seed2" / "best.ckpt")
     assert (made.recipe.trainer.threads, made.checkpoint.name) == (1, "last.ckpt")
+    assert made.recipe.trainer.validate_every == trainings.NEVER
+    assert made.recipe.data.train == str(folder / "store")
 
 
 def test_a_failed_training_does_not_affect_the_others(
@@ -392,27 +328,50 @@ def test_a_failed_training_does_not_affect_the_others(
     assert [one.record()["done"] for one in plans] == [True, False, True]
     words = (plans[0].folder / "words.txt").read_text().split()
     assert words[0] == "train" and "--resume" not in words
-    assert "epochs: 11\n" in (plans[0].folder / "recipe.yaml").read_text()
+    assert "epochs: 3\n" in (plans[0].folder / "recipe.yaml").read_text()
 
 
-def test_records_of_earlier_versions_are_accepted(folder: Path) -> None:
-    """They have no digests of the splits, and other epochs where minutes are the length; a later record has the digests."""
-    row = trainings.Row("before", str(folder / "focal.yaml"), {"trainer.minutes": 1})
-    one = trainings.plan(row, 0, folder / "store", folder / "plans", 8)
+def test_a_record_of_another_store_is_refused(folder: Path) -> None:
+    one = plan(folder, "recorded")
     one.folder.mkdir(parents=True)
-    record = one.record()
-    digests, record["recipe"]["trainer"]["epochs"] = (
-        {name: record.pop(name) for name in ("data", "val")},
-        80,
-    )
-    (one.folder / "run.json").write_text(json.dumps(record))
     one.write_record(done=True)
-    later = json.loads((one.folder / "run.json").read_text())
-    for name, digest in digests.items():
-        assert later[name] == digest != ""
+    record = one.record()
+    for name in ("data", "val"):
+        assert record[name]
         (one.folder / "run.json").write_text(json.dumps(record | {name: "other"}))
-        with pytest.raises(TrajformerError, match="another recipe, length or store"):
+        with pytest.raises(TrajformerError, match="another recipe or store"):
             one.record()
+
+
+def test_the_sets_of_eth_ucy_are_scored_by_the_protocol(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = []
+
+    def evaluate(command: list[str], check: bool) -> None:
+        commands.append(command)
+        errors = {"ADE_20": 0.2, "FDE_20": 0.3, "ADE_1": 0.5, "FDE_1": 1.0, "collisions": 0.0}
+        later = errors | {"ADE_20": 0.4}
+        names = (*eth_ucy.SETS, "mean")
+        results = {"seed0": dict.fromkeys(names, errors), "seed1": dict.fromkeys(names, later)}
+        (tmp_path / "results.json").write_text(json.dumps(results))
+
+    monkeypatch.setattr(eth_ucy, "subprocess", SimpleNamespace(run=evaluate))
+    finished = []
+    for row in trainings.read_table(ROOT / "configs" / "compare" / "eth_ucy.yaml"):
+        for seed in (0, 1):
+            training = trainings.plan(row, seed, folder / "store", tmp_path / "out")
+            training.folder.mkdir(parents=True)
+            training.checkpoint.write_text(f"{row.name} {seed}")
+            finished.append(training)
+    assert {training.checkpoint.name for training in finished} == {"best.ckpt"}
+    table = eth_ucy.protocol_table(finished, tmp_path / "raw", tmp_path)
+    assert (tmp_path / "seed1" / "univ.ckpt").read_text() == "univ 1"
+    assert commands[0][-2:] == [str(tmp_path / "seed0"), str(tmp_path / "seed1")]
+    assert table.index.tolist() == [*eth_ucy.SETS, "mean"]
+    assert table.loc["hotel", ("ADE_20", "mean")] == pytest.approx(0.3)
+    with pytest.raises(TrajformerError, match="seed 1: no finished training of the set zara2"):
+        eth_ucy.protocol_table(finished[:-1], tmp_path / "raw", tmp_path)
 
 
 def test_an_interrupted_training_ends_and_resumes(

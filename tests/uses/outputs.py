@@ -357,12 +357,6 @@ LOCKS = [
         (PREPARE_RAW, "fresh", "fresh/test"),
         ("store merge store --out", "fresh", "fresh"),
         ("tools/compare/models.py --store store --table table.yaml --out", "fresh", "fresh"),
-        ("tools/train_eth_ucy.py --config recipe.yaml --store store --out", "fresh", "fresh"),
-        (
-            "tools/train_restarts.py --config recipe.yaml --trainer.minutes 1 --store store --out",
-            "fresh",
-            "fresh",
-        ),
     )
 ]
 LOCKS += [

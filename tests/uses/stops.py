@@ -32,13 +32,12 @@ def eth_store() -> None:
 
 
 COMPARE_TABLE = partial(
-    Path("table.yaml").write_text, "- {name: mm, config: recipe.yaml, epochs: 100000}\n"
+    Path("table.yaml").write_text,
+    "- {name: mm, config: recipe.yaml, arguments: {trainer.epochs: 100000}}\n",
 )
 INT, TERM = (signal.SIGINT,), (signal.SIGTERM,)
 PREPARE = "preprocess argoverse2 raw out --timeout-s 600"
 TRAIN = f"train --config recipe.yaml --out out {LONG}"
-ETH_UCY = f"tools/train_eth_ucy.py --config recipe.yaml --store store --out out --seeds 0 {LONG}"
-RESTARTS = "tools/train_restarts.py --config recipe.yaml --store store --out out --seeds 0 --trainer.minutes 9"
 COMPARE = "tools/compare/models.py --store store --table table.yaml --out out"
 Row = tuple[str, str, str, str, Callable[[], object], tuple[signal.Signals, ...]]
 COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparation, signals
@@ -68,8 +67,6 @@ COMMANDS: list[Row] = [  # name, words, file that shows progress, hint, preparat
         list,
         INT,
     ),
-    ("ETH/UCY", ETH_UCY, "out/seed0/*/last.ckpt", f"{RERUN} to resume", eth_store, TERM),
-    ("restarts", RESTARTS, "out/seed0/part0/last.ckpt", f"{RERUN} to resume", list, TERM),
     ("compare", COMPARE, "out/mm/seed0/last.ckpt", RERUN, COMPARE_TABLE, INT),
 ]
 

@@ -43,12 +43,12 @@ VALUES = {  # field: value, and the rest of the line
     f"{BLOCK}.modes": ("0", "0, expected 1 to 10000"),
     f"{BLOCK}.motion_layers": ("[10000000, 1]", "10000000, expected 0 to 200"),
     "trainer.epochs": ("10000000", "10000000, expected 1 to 1000000"),
-    "trainer.minutes": ("0", "0.0, expected 1e-12 to"),
+    "trainer.steps": ("0", "0, expected 1 to 1000000000"),
     "seed": ("9223372036854775808", "9223372036854775808, expected 0 to 4294967295"),
 }
 TYPES = {  # malformed for the parser, with exit status 2
-    "trainer.minutes": ("cpu", "trainer.minutes: .*Given value: cpu"),
-    "trainer.epochs": ("1.5", "trainer.epochs: Expected a int. Got value: 1.5"),
+    "trainer.steps": ("cpu", "trainer.steps: .*Given value: cpu"),
+    "trainer.epochs": ("1.5", "trainer.epochs: .*Given value: 1.5"),
     "optim.schedule": ("random", "optim.schedule: Expected a .*Got value: random"),
     "optim.betas": ("[0.9]", "optim.betas: Expected a tuple with 2 elements"),
     "data.cache": ("3", "data.cache: Expected a bool"),
@@ -471,9 +471,9 @@ CASES += [
 ]
 UNKNOWN = Guard("trajformer/recipes/plain.py", "if unknown := set(value) - known.keys():")
 CALLS: dict[str, tuple[Callable[[], object], str, Guard]] = {
-    "TrainerConfig(minutes='cpu')": (
-        lambda: TrainerConfig(minutes="cpu"),
-        "minutes: expected float | None, found 'cpu'",
+    "TrainerConfig(steps='cpu')": (
+        lambda: TrainerConfig(steps="cpu"),
+        "steps: expected int | None, found 'cpu'",
         TYPE,
     ),  # type: ignore[arg-type]
     "OptimConfig(betas=0.9)": (lambda: OptimConfig(betas=0.9), "betas: expected tuple", TYPE),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The recipes and weights that are part of trajformer, by name: `mmtransformer_argoverse1`, `agentformer/eth`.
+"""The recipes and weights that are part of trajformer, by name: `mmtransformer_argoverse1`, `agentformer/eth_ucy`.
 
 This module imports no torch, so that `trajformer recipes` starts fast.
 """

@@ -17,7 +17,7 @@ from trajformer.errors import CheckpointError, TrajformerError, TrajformerWarnin
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.models.forecaster import Predictor
-from trajformer.models.mmtransformer import MMTransformerConfig
+from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.wayformer import WayformerConfig
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import TrainConfig

@@ -16,8 +16,8 @@ from trajformer.plotting import style
 from trajformer.plotting.attention import (
     draw_attention_map,
     draw_attention_matrix,
-    draw_image,
     draw_bars,
+    draw_image,
 )
 from trajformer.plotting.scene import save_figure
 

@@ -1,14 +1,18 @@
-"""Lane-set transformer (Huang, Mo, Lv, ICRA 2022): a graph of agents, a set of lanes, and separate attention for each mode.
+"""Lane-set transformer (Huang, Mo, Lv, ICRA 2022): agents, a set of lanes, attention per mode.
 
-An LSTM encodes the history of each agent. A target and the agents around it attend to each other. The target attends to the
-waypoints of each lane nearby, which gives one feature per lane; then each mode has separate attention over the lanes, and all
-modes share a feed-forward layer. Trajectory and score are decoded from [map feature of the mode || target feature]. The score
-sends no gradient to these features.
+An LSTM encodes the history of each agent. A target and the agents around it attend to each other.
+The target attends to the waypoints of each lane nearby, which gives one feature per lane; then each
+mode has separate attention over the lanes, and all modes share a feed-forward layer. Trajectory and
+score are decoded from [map feature of the mode || target feature]. The score sends no gradient to
+these features.
 
 Interpretation of the paper:
-- Agents are encoded once, in their own frames, with relative poses; the paper normalizes a scene to one target.
-- The LSTM reads displacement vectors (8 numbers), without unseen steps; the paper has states of 8 numbers.
-- Attention to waypoints and lanes has no residual connection, since the decoder receives the target feature separately.
+- Agents are encoded once, in their own frames, with relative poses; the paper normalizes a scene to
+  one target.
+- The LSTM reads displacement vectors (8 numbers), without unseen steps; the paper has states of 8
+  numbers.
+- Attention to waypoints and lanes has no residual connection, since the decoder receives the target
+  feature separately.
 - Predicted offsets are cumulated and added to constant velocity.
 - Without lanes nearby, modes differ by learned biases only.
 """
@@ -54,8 +58,8 @@ class LaneSetConfig(
     Attributes:
         num_future: F, steps to predict.
         modes: K.
-        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the temperature of the confidence
-            loss); 0 keeps the scores of the network.
+        consensus_m: temperature of `modes.consensus`, which scores the modes in evaluation (the
+            temperature of the confidence loss); 0 keeps the scores of the network.
         steps_per_token: displacement vectors in each input of the LSTM; the paper has 1.
         lstm_layers: layers of the LSTM.
         block: shape of all attention and feed-forward layers.
@@ -84,25 +88,28 @@ class History(nn.Module):
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
-        self.steps, width = config.steps_per_token, config.block.width
+        self.steps = config.steps_per_token
+        width = config.block.width
         self.lstm = nn.LSTM(8 * self.steps, width, config.lstm_layers, batch_first=True)
         self.kind = nn.Embedding(len(AgentKind), width)
 
     def forward(self, observation: Observation) -> Tensor:
-        """Features [B, A, D]; the embedding of the kind only for an agent without a displacement."""
-        vector, seen = (x.flatten(0, 1) for x in motion_vectors(observation, self.steps))
-        order = seen.int().argsort(dim=-1, descending=True, stable=True)
+        """Features [B, A, D]; without a displacement, only the embedding of the agent's kind."""
+        vectors, mask = motion_vectors(observation, self.steps)
+        vector = vectors.flatten(0, 1)  # [B * A, L, 8 * steps]
+        seen = mask.flatten(0, 1)  # [B * A, L]
         # Seen steps are moved to the front; the states after the last seen step are not used.
+        order = seen.int().argsort(dim=-1, descending=True, stable=True)
         vector = vector.gather(1, order[..., None].expand_as(vector))
-        with torch.autocast(
-            vector.device.type, enabled=False
-        ):  # not every CPU has an LSTM in bfloat16
-            state, _ = self.lstm(vector.float())
+        # Not every CPU has an LSTM in bfloat16.
+        with torch.autocast(vector.device.type, enabled=False):
+            states, _ = self.lstm(vector.float())  # [B * A, L, D]
+
         last = (seen.sum(-1) - 1).clamp(min=0)
-        state = state[torch.arange(len(state), device=state.device), last] * seen.any(
-            -1, keepdim=True
-        )
-        return state.unflatten(0, observation.agent_mask.shape) + self.kind(observation.agent_kind)
+        agent = torch.arange(len(states), device=states.device)
+        state = states[agent, last] * seen.any(-1, keepdim=True)
+        state = state.unflatten(0, observation.agent_mask.shape)  # [B, A, D]
+        return state + self.kind(observation.agent_kind)
 
 
 class AgentGraph(nn.Module):
@@ -118,8 +125,9 @@ class AgentGraph(nn.Module):
 
     def forward(self, observation: Observation) -> Tensor:
         """Features of the targets [B, S, D]."""
-        token, mask = self.tokens(observation, self.history(observation))
-        return self.encoder.token(token, 0, mask[:, :, None])  # the target itself
+        agents = self.history(observation)  # [B, A, D]
+        tokens, mask = self.tokens(observation, agents)  # [B, S, n, D], [B, S, n]
+        return self.encoder.token(tokens, 0, mask[:, :, None])  # token 0 is the target itself
 
 
 class LaneSet(nn.Module):
@@ -127,39 +135,45 @@ class LaneSet(nn.Module):
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
-        block, self.config = config.block, config
-        self.point, self.attribute = (
-            nn.Linear(5, block.width),
-            nn.Linear(NUM_ATTRIBUTES, block.width),
-        )
-        self.waypoint = nn.Sequential(
-            nn.LayerNorm(block.width), nn.ReLU(), nn.Linear(block.width, block.width)
-        )
-        self.look, self.lane = block.attention(), Residual(block, FeedForward(block))
-        self.norm = nn.LayerNorm(block.width)
+        self.config = config
+        block = config.block
+        width = block.width
+        self.point = nn.Linear(5, width)
+        self.attribute = nn.Linear(NUM_ATTRIBUTES, width)
+        self.waypoint = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width))
+        self.look = block.attention()
+        self.lane = Residual(block, FeedForward(block))
+        self.norm = nn.LayerNorm(width)
         self.choose = SeparateAttention(
-            block.width, block.heads, config.modes, dropout=block.attention_dropout
+            width, block.heads, config.modes, dropout=block.attention_dropout
         )
         self.mode = Residual(block, FeedForward(block))
 
     def forward(self, observation: Observation, agent: Tensor) -> Tensor:
         """Features of the targets [B, S, D] to map features [B, S, K, D]."""
-        waypoint, real = self._waypoints(observation)
+        waypoints, real = self._waypoints(observation)  # [B, S, n, P, D], [B, S, n]
         query = agent[:, :, None, None].repeat(1, 1, real.shape[2], 1, 1)  # [B, S, n, 1, D]
-        lane = self.norm(self.lane(self.look(query, waypoint))).squeeze(3)  # [B, S, n, D]
-        mode = self.choose(agent[:, :, None], lane, mask=real[:, :, None])  # [B, S, K, 1, D]
-        return self.mode(mode.squeeze(-2))
+        lanes = self.lane(self.look(query, waypoints))
+        lanes = self.norm(lanes).squeeze(3)  # [B, S, n, D]
+        modes = self.choose(agent[:, :, None], lanes, mask=real[:, :, None])  # [B, S, K, 1, D]
+        return self.mode(modes.squeeze(-2))
 
     def _waypoints(self, observation: Observation) -> tuple[Tensor, Tensor]:
         """Features of waypoints [B, S, n, P, D] and bool [B, S, n]: False for missing lanes."""
-        limits = (self.config.map_radius_m, self.config.max_polylines)
-        index, real, point = nearest_polylines(observation, observation.num_targets, *limits)
+        index, real, point = nearest_polylines(
+            observation,
+            observation.num_targets,
+            self.config.map_radius_m,
+            self.config.max_polylines,
+        )
+        # Waypoint, step to the next one (the last step is repeated), distance from the target.
         step = point[..., 1:, :] - point[..., :-1, :]
         step = torch.cat([step, step[..., -1:, :]], -2)
-        x = self.point(torch.cat([point, step, point.norm(dim=-1, keepdim=True)], -1))
-        return self.waypoint(
-            x + take(self.attribute(polyline_attributes(observation)), index)[..., None, :]
-        ), real
+        distance = point.norm(dim=-1, keepdim=True)
+        x = self.point(torch.cat([point, step, distance], -1))
+        attribute = self.attribute(polyline_attributes(observation))  # [B, M, D]
+        x = x + take(attribute, index)[..., None, :]
+        return self.waypoint(x), real
 
 
 class LaneSetTransformer(Forecaster, config=LaneSetConfig):
@@ -167,16 +181,20 @@ class LaneSetTransformer(Forecaster, config=LaneSetConfig):
 
     def __init__(self, config: LaneSetConfig) -> None:
         super().__init__()
-        self.config, width = config, config.block.width
-        self.agents, self.lanes = AgentGraph(config), LaneSet(config)
+        self.config = config
+        width = config.block.width
+        self.agents = AgentGraph(config)
+        self.lanes = LaneSet(config)
         self.trajectory = mlp(2 * width, width, config.num_future * 2)
         self.score = mlp(2 * width, width, 1)
 
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future)
-        agent = self.agents(observation)
-        mode = self.lanes(observation, agent)
-        x = torch.cat([mode, agent[:, :, None].expand_as(mode)], -1)
+        agent = self.agents(observation)  # [B, S, D]
+        modes = self.lanes(observation, agent)  # [B, S, K, D]
+        x = torch.cat([modes, agent[:, :, None].expand_as(modes)], -1)  # [B, S, K, 2 D]
         forecast = forecast_from_offsets(observation, self.trajectory(x), self.score(x.detach()))
-        return forecast if self.training else consensus(forecast, self.config.consensus_m)
+        if self.training:
+            return forecast
+        return consensus(forecast, self.config.consensus_m)

@@ -1,23 +1,27 @@
-"""Wayformer (Nayakanti et al. 2022): one attention encoder of a target's surroundings, learned queries, a Gaussian mixture.
+"""Wayformer (Nayakanti et al. 2022): one attention encoder of the surroundings of a target.
 
-Every target is a scene in its own frame: its history, the histories of the nearest agents, and the nearest polylines. They are
-projected to a common width by relu(Wx + b), and learned positional embeddings, initialised to zero, are added. After one of the
-encoders, K learned queries cross-attend to the memory and become the components of a Gaussian mixture. All targets of all scenes
-are one batch. Fusion, attention and latent queries are independent choices (`SceneEncoderConfig`).
+Every target is a scene in its own frame: its history, the histories of the nearest agents, and the
+nearest polylines. They are projected to a common width by relu(Wx + b), and learned positional
+embeddings, initialised to zero, are added. After one of the encoders, K learned queries
+cross-attend to the memory and become the components of a Gaussian mixture. All targets of all
+scenes are one batch. Fusion, attention and latent queries are independent choices
+(`SceneEncoderConfig`).
 
 Readings of the paper:
-- Steps are counted back from the last one; agents and polylines are ordered by distance. Half of the channels of a positional
-  embedding encode the step, half the slot.
+- Steps are counted back from the last one; agents and polylines are ordered by distance. Half of
+  the channels of a positional embedding encode the step, half the slot.
 - The features of a polyline are pooled over its segments (VectorNet's subgraph).
 - Traffic lights are left out, because Argoverse has none.
-- Factorised blocks along an axis of length one would have no effect, so they attend along the other axis: a target's history has
-  temporal blocks only, the road spatial blocks only. If the number of blocks is odd, there is one more spatial block.
-- In a factorised encoder of all modalities, the road (without time) is tiled over the steps at which an agent was seen. Its
-  outputs are means over the copies, unless latents replace them.
-- The share of latents refers to the largest input, because the paper's inputs have fixed sizes. It applies to every encoder:
-  hierarchical fusion shortens the tokens twice.
+- Factorised blocks along an axis of length one would have no effect, so they attend along the other
+  axis: a target's history has temporal blocks only, the road spatial blocks only. If the number of
+  blocks is odd, there is one more spatial block.
+- In a factorised encoder of all modalities, the road (without time) is tiled over the steps at
+  which an agent was seen. Its outputs are means over the copies, unless latents replace them.
+- The ratio of latents refers to the largest input, because the paper's inputs have fixed sizes. It
+  applies to every encoder: hierarchical fusion shortens the tokens twice.
 - The decoder has self-attention among its queries.
-- In evaluation, components are merged to `modes` (`modes.aggregate`); the paper aggregates ensembles in the same way.
+- In evaluation, components are merged to `modes` (`modes.aggregate`); the paper aggregates
+  ensembles in the same way.
 """
 
 from dataclasses import dataclass, field
@@ -64,7 +68,8 @@ class LatentConfig(Config, positive=("ratio", "counts"), fractions=("ratio",)):
 
     Attributes:
         ratio: R, number of latents per token, or per step and per slot for factorised attention.
-        counts: absolute numbers instead: (tokens,) for multi-axis attention, (steps, slots) for factorised attention.
+        counts: absolute numbers instead: (tokens,) for multi-axis attention, (steps, slots) for
+            factorised attention.
     """
 
     ratio: float = 0.5
@@ -82,9 +87,10 @@ class SceneEncoderConfig(Config):
     """A variant of the encoder.
 
     Attributes:
-        fusion: early (one encoder for all modalities), late (one per modality), or hierarchical (half of the blocks each).
-        attention: over all steps and slots at once, or factorised: half of the blocks temporal, then half spatial
-            (sequential), or alternating (interleaved).
+        fusion: early (one encoder for all modalities), late (one per modality), or hierarchical
+            (half of the blocks each).
+        attention: over all steps and slots at once, or factorised: half of the blocks temporal,
+            then half spatial (sequential), or alternating (interleaved).
         latents: latent queries, none by default; the first block along an axis shortens it.
         layers: N, number of blocks between the tokens and the decoder.
         block: shape of the blocks.
@@ -104,32 +110,39 @@ class SceneEncoderConfig(Config):
                 "layers",
                 f"{self.layers}, expected at least two in each encoder for factorised attention",
             )
-        counts = self.latents.counts if self.latents else ()
-        if counts and len(counts) != 1 + factorised:
+        if self.latents is None or not self.latents.counts:
+            return
+        count = len(self.latents.counts)
+        expected = 2 if factorised else 1
+        if count != expected:
             raise ConfigError(
-                "latents.counts",
-                f"{len(counts)} numbers, expected {1 + factorised} for {self.attention}",
+                "latents.counts", f"{count} numbers, expected {expected} for {self.attention}"
             )
 
     def depths(self) -> tuple[int, int]:
         """Numbers of blocks: of the encoder of each modality, of the joint encoder after them."""
-        before = {"early": 0, "late": self.layers, "hierarchical": self.layers // 2}[self.fusion]
-        return before, self.layers - before
+        depths = {"early": 0, "late": self.layers, "hierarchical": self.layers // 2}
+        depth = depths[self.fusion]
+        return depth, self.layers - depth
 
     def axes(self, layers: int) -> list[int]:
         """The axis that each of `layers` blocks attends along."""
-        half, odd = divmod(layers, 2)
         if self.attention == "multi_axis":
             return [SPACE] * layers
+        half = layers // 2
         if self.attention == "sequential":
-            return [TIME] * half + [SPACE] * (half + odd)
-        return [TIME, SPACE] * half + [SPACE] * odd
+            return [TIME] * half + [SPACE] * (layers - half)
+        axes = [TIME, SPACE] * half
+        if len(axes) < layers:
+            axes.append(SPACE)
+        return axes
 
 
 class AxisEncoder(nn.Module):
-    """Blocks that attend along the axes of a grid; without blocks (`layers` is 0), the output is the input.
+    """Blocks that attend along the axes of a grid; without blocks, the output is the input.
 
-    `axes` holds the axis of each block, and `size` T and S of the largest output, given T and S of the largest grid.
+    `axes` holds the axis of each block, and `size` T and S of the largest output, given T and S of
+    the largest grid.
     """
 
     def __init__(self, config: SceneEncoderConfig, layers: int, size: tuple[int, int]) -> None:
@@ -138,8 +151,8 @@ class AxisEncoder(nn.Module):
         self.blocks = nn.ModuleList()
         sizes = {TIME: size[0], SPACE: size[1]}
         for axis in config.axes(layers):
-            if sizes[axis] == 1:
-                axis = TIME + SPACE - axis  # the other one
+            if sizes[axis] == 1:  # attention along this axis would have no effect
+                axis = SPACE if axis == TIME else TIME
             if config.latents is not None and axis not in self.axes:
                 sizes[axis] = config.latents.count(axis, sizes[axis])
                 self.blocks.append(LatentBlock(config.block, sizes[axis]))
@@ -150,13 +163,16 @@ class AxisEncoder(nn.Module):
         self.norm = stack_norm(config.block, layers)
 
     def forward(self, grid: Grid) -> Grid:
-        """A grid of the same size, or shorter along axes with latents. A latent is real if any token of its axis is."""
+        """A grid of the same size, or shorter along axes with latents.
+
+        A latent is real if any token of its axis is.
+        """
         token, real = grid
         for axis, block in zip(self.axes, self.blocks, strict=True):
-            sequences = token.movedim(
-                axis, -2
-            ).contiguous()  # tokens along the axis are next to each other in memory
-            token = block(sequences, real.movedim(axis, -1)[..., None, :]).movedim(-2, axis)
+            # Tokens along the axis are next to each other in memory.
+            sequences = token.movedim(axis, -2).contiguous()
+            mask = real.movedim(axis, -1)[..., None, :]
+            token = block(sequences, mask).movedim(-2, axis)
             if isinstance(block, LatentBlock):
                 real = real.any(axis, keepdim=True).expand(token.shape[:-1])
         return Grid(self.norm(token), real)
@@ -165,21 +181,22 @@ class AxisEncoder(nn.Module):
 class SceneEncoder(nn.Module):
     """Encodes several modalities to one memory for a decoder.
 
-    `sizes` are T and S of the largest grid of each modality; modalities without time (T = 1) come last.
+    `sizes` are T and S of the largest grid of each modality; modalities without time (T = 1) come
+    last.
     """
 
     def __init__(self, config: SceneEncoderConfig, sizes: list[tuple[int, int]]) -> None:
         super().__init__()
         self.config = config
         self.join = _flatten if config.attention == "multi_axis" else _tile
-        before, after = config.depths()
-        own = [AxisEncoder(config, before, self._joined_size([size])) for size in sizes]
-        self.own = nn.ModuleList(own)
-        self.joint = (
-            AxisEncoder(config, after, self._joined_size([encoder.size for encoder in own]))
-            if after
-            else None
-        )
+        depth, joint_depth = config.depths()
+        # One encoder for each modality, then one for all of them.
+        encoders = [AxisEncoder(config, depth, self._joined_size([size])) for size in sizes]
+        self.own = nn.ModuleList(encoders)
+        self.joint = None
+        if joint_depth:
+            joint_size = self._joined_size([encoder.size for encoder in encoders])
+            self.joint = AxisEncoder(config, joint_depth, joint_size)
 
     def _joined_size(self, sizes: list[tuple[int, int]]) -> tuple[int, int]:
         """T and S of joined grids."""
@@ -189,40 +206,46 @@ class SceneEncoder(nn.Module):
 
     def forward(self, grids: list[Grid]) -> tuple[Tensor, Tensor]:
         """Grids of the modalities to tokens [N, L, D] and bool [N, L]."""
-        grids = [encoder(self.join([grid])) for encoder, grid in zip(self.own, grids, strict=True)]
+        encoded = []
+        for encoder, grid in zip(self.own, grids, strict=True):
+            encoded.append(encoder(self.join([grid])))
         if self.joint is not None:
-            joined = self.joint(self.join(grids))
-            grids = [joined] if self.config.latents else _average_copies(joined, grids)
-        memory = _flatten(grids)
+            joined = self.joint(self.join(encoded))
+            keeps_tokens = self.config.latents is None
+            encoded = _average_copies(joined, encoded) if keeps_tokens else [joined]
+        memory = _flatten(encoded)
         return memory.token[:, 0], memory.real[:, 0]
 
 
 def _flatten(grids: list[Grid]) -> Grid:
     """All tokens of all grids as the slots of a single step."""
     token = torch.cat([grid.token.flatten(1, 2) for grid in grids], 1)
-    return Grid(token[:, None], torch.cat([grid.real.flatten(1, 2) for grid in grids], 1)[:, None])
+    real = torch.cat([grid.real.flatten(1, 2) for grid in grids], 1)
+    return Grid(token[:, None], real[:, None])
 
 
 def _tile(grids: list[Grid]) -> Grid:
-    """Concatenate grids along slots; a grid without time is copied to all steps at which another grid has a real token."""
+    """Concatenate grids along slots.
+
+    A grid without time is copied to all steps at which another grid has a real token.
+    """
     steps = max(grid.token.shape[1] for grid in grids)
-    seen = torch.cat([grid.real for grid in grids if grid.real.shape[1] == steps], 2).any(
-        2, keepdim=True
-    )  # [N, T, 1]
+    with_time = [grid.real for grid in grids if grid.real.shape[1] == steps]
+    seen = torch.cat(with_time, 2).any(2, keepdim=True)  # [N, T, 1]
     token = torch.cat([grid.token.expand(-1, steps, -1, -1) for grid in grids], 2)
-    return Grid(token, torch.cat([grid.real & seen for grid in grids], 2))
+    real = torch.cat([grid.real & seen for grid in grids], 2)
+    return Grid(token, real)
 
 
 def _average_copies(joined: Grid, grids: list[Grid]) -> list[Grid]:
-    """Split the encoded output of `_tile(grids)` again; each token that was tiled becomes the mean of its copies."""
+    """Split the encoded output of `_tile(grids)`; a tiled token is the mean of its copies."""
     steps = joined.token.shape[1]
     slots = sum(grid.token.shape[2] for grid in grids if grid.token.shape[1] == steps)
-    token, real = joined.token[:, :, slots:], joined.real[:, :, slots:, None]
-    mean = masked_mean(token, real, 1)[:, None]
-    return [
-        Grid(joined.token[:, :, :slots], joined.real[:, :, :slots]),
-        Grid(mean, real[..., 0].any(1, keepdim=True)),
-    ]
+    with_time = Grid(joined.token[:, :, :slots], joined.real[:, :, :slots])
+    copies = joined.token[:, :, slots:]
+    real = joined.real[:, :, slots:]
+    mean = masked_mean(copies, real[..., None], 1)[:, None]
+    return [with_time, Grid(mean, real.any(1, keepdim=True))]
 
 
 @dataclass(frozen=True)
@@ -230,12 +253,14 @@ class WayformerConfig(SceneModelConfig, positive=("proposals", "decoder_layers",
     """Sizes and reach of Wayformer.
 
     Attributes:
-        proposals: K, number of decoder queries and components of the mixture; if it exceeds `modes`, components are merged.
+        proposals: K, number of decoder queries and components of the mixture; if it exceeds
+            `modes`, components are merged.
         aggregation: how components are merged.
         encoder: fusion, attention, latents, depth and blocks.
         decoder_layers: number of layers of the decoder.
         decoder: shape of its blocks, by default as in the encoder.
-        social_radius_m, max_neighbors: maximum distance and number of the agents that are inputs, including the target.
+        social_radius_m, max_neighbors: maximum distance and number of the agents that are inputs,
+            including the target.
     """
 
     map_radius_m: float = 80.0
@@ -261,13 +286,13 @@ class TargetScenes(nn.Module):
 
     def __init__(self, config: WayformerConfig) -> None:
         super().__init__()
-        self.config, width = config, config.encoder.block.width
-        features, steps = (
-            state_width(config.steps_per_token),
-            -(-config.max_history // config.steps_per_token),
-        )
-        self.history, self.agents = nn.Linear(features, width), nn.Linear(features, width)
+        self.config = config
+        width = config.encoder.block.width
+        features = state_width(config.steps_per_token)
+        self.history = nn.Linear(features, width)
+        self.agents = nn.Linear(features, width)
         self.road = MapTokenizer(width, config.map_width, config.map_radius_m, config.max_polylines)
+        steps = -(-config.max_history // config.steps_per_token)
         self.sizes = [(steps, 1), (steps, config.max_neighbors - 1), (1, config.max_polylines)]
         self.positions = nn.ModuleList(LearnedPosition(size, width, std=0.0) for size in self.sizes)
 
@@ -275,25 +300,29 @@ class TargetScenes(nn.Module):
         """Grids of history, agents and road; N = B * S."""
         index, near = neighbors(observation, self.config.social_radius_m, self.config.max_neighbors)
         state, seen = agent_states(observation, index, self.config.steps_per_token)
-        road, real = self.road(observation, observation.num_targets)
-        seen = seen & near[:, :, None]
-        history, agents = self.history(state[..., :1, :]), self.agents(state[..., 1:, :])
-        parts = [
-            (history, seen[..., :1]),
-            (agents, seen[..., 1:]),
-            (road[:, :, None], real[:, :, None]),
+        seen = seen & near[:, :, None]  # [B, S, T, n]
+        # The target is its own nearest neighbor.
+        history = self.history(state[..., :1, :])
+        agents = self.agents(state[..., 1:, :])
+        road, real = self.road(observation, observation.num_targets)  # [B, S, n, D], [B, S, n]
+        modalities = [
+            Grid(history, seen[..., :1]),
+            Grid(agents, seen[..., 1:]),
+            Grid(road[:, :, None], real[:, :, None]),
         ]
         grids = []
-        for (token, mask), position in zip(parts, self.positions, strict=True):
-            token = token.flatten(0, 1).relu() + position(*token.shape[2:4]).flip(0)
-            grids.append(Grid(token, mask.flatten(0, 1)))
+        for (token, mask), position in zip(modalities, self.positions, strict=True):
+            embedding = position(*token.shape[2:4]).flip(0)
+            grids.append(Grid(token.flatten(0, 1).relu() + embedding, mask.flatten(0, 1)))
         return grids
 
 
 class MixtureHead(nn.Module):
-    """Two linear layers: the logit of a mode, and mean and log sigma of both coordinates at each step (diagonal covariance).
+    """Two linear layers: the logit of a mode, and a Gaussian at each step.
 
-    Means are offsets from step to step plus constant velocity. Log sigma is bounded by 5 tanh(x / 5), which has a gradient.
+    A Gaussian has mean and log sigma of both coordinates (diagonal covariance). Means are offsets
+    from step to step plus constant velocity. Log sigma is bounded by 5 tanh(x / 5), which has a
+    gradient.
     """
 
     def __init__(self, width: int, num_future: int) -> None:
@@ -303,16 +332,14 @@ class MixtureHead(nn.Module):
         self.gaussian = nn.Linear(width, num_future * 4)
 
     def forward(self, observation: Observation, x: Tensor) -> Forecast:
-        """Features [B, S, K, D] of modes to a forecast in the frame of each target; `scale` is sigma."""
-        step, log_sigma = self.gaussian(x).float().unflatten(-1, (self.num_future, 4)).chunk(2, -1)
+        """Features [B, S, K, D] to a forecast in the frame of each target; `scale` is sigma."""
+        gaussian = self.gaussian(x).float().unflatten(-1, (self.num_future, 4))
+        step, log_sigma = gaussian.chunk(2, -1)  # [B, S, K, F, 2]
         sigma = (_MAX_LOG_SIGMA * (log_sigma / _MAX_LOG_SIGMA).tanh()).exp()
-        logit, pose = (
-            self.score(x).squeeze(-1).float(),
-            observation.pose[:, : observation.num_targets],
-        )
-        return Forecast(
-            constant_velocity_path(observation) + step.cumsum(-2), logit, Frame.AGENT, pose, sigma
-        )
+        position = constant_velocity_path(observation) + step.cumsum(-2)
+        logit = self.score(x).squeeze(-1).float()
+        pose = observation.pose[:, : observation.num_targets]
+        return Forecast(position, logit, Frame.AGENT, pose, sigma)
 
 
 class Wayformer(Forecaster, config=WayformerConfig):
@@ -326,11 +353,13 @@ class Wayformer(Forecaster, config=WayformerConfig):
     def __init__(self, config: WayformerConfig) -> None:
         super().__init__()
         self.config = config
-        block = config.decoder or config.encoder.block
         self.scenes = TargetScenes(config)
         self.encoder = SceneEncoder(config.encoder, self.scenes.sizes)
+        block = config.decoder or config.encoder.block
         width = config.encoder.block.width
-        self.bridge = nn.Identity() if block.width == width else nn.Linear(width, block.width)
+        self.bridge: nn.Module = nn.Identity()
+        if block.width != width:
+            self.bridge = nn.Linear(width, block.width)
         self.queries = nn.Parameter(nn.init.orthogonal_(torch.empty(config.proposals, block.width)))
         self.decoder = Decoder(block, config.decoder_layers)
         self.head = MixtureHead(block.width, config.num_future)
@@ -338,12 +367,11 @@ class Wayformer(Forecaster, config=WayformerConfig):
     def forward(self, observation: Observation) -> Forecast:
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
-        memory, real = self.encoder(self.scenes(observation))
+        memory, real = self.encoder(self.scenes(observation))  # [N, L, D], [N, L], N = B * S
         queries = self.queries.expand(len(memory), -1, -1)
-        x = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])[-1]
-        forecast = self.head(
-            observation, x.unflatten(0, (observation.num_scenes, observation.num_targets))
-        )
+        layers = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])
+        features = layers[-1].unflatten(0, (observation.num_scenes, observation.num_targets))
+        forecast = self.head(observation, features)
         if self.training or self.config.modes == self.config.proposals:
             return forecast
         return aggregate(forecast, self.config.modes, self.config.aggregation)

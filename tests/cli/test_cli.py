@@ -1,4 +1,4 @@
-"""The commands from raw files to pictures; the figures are computed again from the raw files."""
+"""The commands from raw files to pictures; the metrics are computed again from the raw files."""
 
 import json
 import os
@@ -32,12 +32,13 @@ COLUMNS = [
     "predicted_trajectory_x",
     "predicted_trajectory_y",
 ]
+CONSTANT_VELOCITY = ("--model", "constant_velocity")
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with raw/, store/ and run/: twelve simulated scenes and a tiny model trained on them."""
-    folder = tmp_path_factory.mktemp("line")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with raw/, store/ and run/: twelve simulated scenes and a tiny model for them."""
+    folder = tmp_path_factory.mktemp("work")
     (folder / "recipe.yaml").write_text(RECIPE.replace("train: store, val: store, ", ""))
     assert run("synthesize", folder / "raw", "--scenes", 12, "--seed", 5, "--workers", 1) == 0
     assert run("preprocess", "argoverse2", folder / "raw", folder / "store", "--workers", 1) == 0
@@ -48,205 +49,180 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(raw: Path, forecasts: Path) -> dict[str, float]:
-    """The figures of a forecast file by the definitions of Argoverse 2, computed from the raw scenario files."""
-    predicted, rows = pd.read_parquet(forecasts), []
+    """The metrics of a forecast file by the definitions of Argoverse 2, from the raw scenarios."""
+    predicted = pd.read_parquet(forecasts)
+    rows = []
     for path in sorted(raw.glob("*/scenario_*.parquet")):
         truth = pd.read_parquet(path)
+        scene = truth.scenario_id.iloc[0]
         for track_id, track in truth[truth.object_category >= 2].groupby("track_id"):
             future = track[track.timestep >= 50].sort_values("timestep")
             if future.empty or future.timestep.iloc[-1] != 109:
                 continue
-            modes = predicted[
-                (predicted.scenario_id == truth.scenario_id.iloc[0])
-                & (predicted.track_id == track_id)
-            ]
-            modes = modes.sort_values("probability", ascending=False, kind="stable")
-            x, y = (np.stack(modes[f"predicted_trajectory_{axis}"].tolist()) for axis in "xy")
-            step = future.timestep.to_numpy().astype(int) - 50
-            distance = np.hypot(
-                x[:, step] - future.position_x.to_numpy(), y[:, step] - future.position_y.to_numpy()
-            )
-            row: dict[str, float] = {"scene": truth.scenario_id.iloc[0]}
-            for k in (1, 6):
-                best = distance[:k, -1].argmin()
-                fde, probability = distance[best, -1], modes.probability.iloc[best]
-                values = (distance[best].mean(), fde, fde > 2.0, fde + (1 - probability) ** 2)
-                row |= dict(zip(NAMES[:4] if k == 1 else NAMES[4:], values, strict=True))
-            rows.append(row)
+            is_track = (predicted.scenario_id == scene) & (predicted.track_id == track_id)
+            rows.append({"scene": scene} | score_track(predicted[is_track], future))
     table = pd.DataFrame(rows)
     worst = table.groupby("scene").minFDE6.max().idxmax()
     return table[NAMES].mean().to_dict() | {"num_agents": len(table), "worst": worst}
 
 
-def test_a_run_folder_has_the_documented_files(line: Path) -> None:
-    found = {
-        path.relative_to(line / "run").as_posix()
-        for path in (line / "run").rglob("*")
-        if path.is_file()
-    }
-    assert {"best.ckpt", "last.ckpt", "config.yaml", "csv/metrics.csv"} <= found
-    assert any(name.startswith("tensorboard/events") for name in found)
-    log = pd.read_csv(line / "run" / "csv" / "metrics.csv")
+def score_track(modes: pd.DataFrame, future: pd.DataFrame) -> dict[str, float]:
+    """The metrics of the modes of one track, rows of a forecast file."""
+    modes = modes.sort_values("probability", ascending=False, kind="stable")
+    step = future.timestep.to_numpy().astype(int) - 50
+    x = np.stack(modes.predicted_trajectory_x.tolist())[:, step]
+    y = np.stack(modes.predicted_trajectory_y.tolist())[:, step]
+    distance = np.hypot(x - future.position_x.to_numpy(), y - future.position_y.to_numpy())
+    row = {}
+    for k in (1, 6):
+        best = distance[:k, -1].argmin()
+        final = distance[best, -1]
+        probability = modes.probability.iloc[best]
+        row[f"minADE{k}"] = distance[best].mean()
+        row[f"minFDE{k}"] = final
+        row[f"MR{k}"] = final > 2.0
+        row[f"brier_minFDE{k}"] = final + (1 - probability) ** 2
+    return row
+
+
+def test_a_run_folder_has_the_documented_files(work: Path) -> None:
+    folder = work / "run"
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"best.ckpt", "last.ckpt", "config.yaml", "csv/metrics.csv"} <= files
+    assert any(name.startswith("tensorboard/events") for name in files)
+    log = pd.read_csv(folder / "csv" / "metrics.csv")
     assert {"train/loss", "val/minFDE6", "val/MR6", "epoch", "step"} <= set(log.columns)
-    torch.load(line / "run" / "best.ckpt", weights_only=True)
+    torch.load(folder / "best.ckpt", weights_only=True)
 
 
-@pytest.mark.parametrize("model", ["learned", "constant_velocity"])
-def test_figures_of_evaluate_equal_figures_of_the_forecast_file(
-    line: Path, tmp_path: Path, model: str, capsys: Any
+@pytest.mark.parametrize("name", ["learned", "constant_velocity"])
+def test_metrics_of_evaluate_equal_metrics_of_the_forecast_file(
+    work: Path, tmp_path: Path, name: str, capsys: Any
 ) -> None:
-    who = ("--checkpoint", line / "run" / "best.ckpt") if model == "learned" else ("--model", model)
-    out, metrics, table = (
-        tmp_path / "new" / "f.parquet",
-        tmp_path / "figures.json",
-        tmp_path / "rows.csv",
-    )
-    store = ("--store", line / "store", "--split", "train")  # it has the most scenes
-    assert run("evaluate", *who, *store, "--json", metrics, "--csv", table) == 0
-    assert run("predict", *who, *store, "--out", out) == 0
+    model: tuple[object, ...] = CONSTANT_VELOCITY
+    if name == "learned":
+        model = ("--checkpoint", work / "run" / "best.ckpt")
+    out = tmp_path / "new" / "f.parquet"
+    json_file = tmp_path / "metrics.json"
+    csv_file = tmp_path / "rows.csv"
+    store = ("--store", work / "store", "--split", "train")  # it has the most scenes
+    assert run("evaluate", *model, *store, "--json", json_file, "--csv", csv_file) == 0
+    assert run("predict", *model, *store, "--out", out) == 0
     assert capsys.readouterr().err == ""  # no progress bars without a terminal
-    expected, found = score(line / "raw" / "train", out), json.loads(metrics.read_text())
-    assert set(found) == {"num_agents", "minFDE", *NAMES, *plausibility.NAMES}
-    assert found["num_agents"] == expected["num_agents"] == len(pd.read_csv(table)) > 12
-    for name in NAMES:
-        assert found[name] == pytest.approx(expected[name], abs=1e-4), name
-        assert pd.read_csv(table)[name].mean() == pytest.approx(expected[name], abs=1e-4)
-    assert list((written := pd.read_parquet(out)).columns) == COLUMNS
-    assert np.allclose(written.groupby(["scenario_id", "track_id"]).probability.sum(), 1.0)
+    expected = score(work / "raw" / "train", out)
+    metrics = json.loads(json_file.read_text())
+    rows = pd.read_csv(csv_file)
+    assert set(metrics) == {"num_agents", "minFDE", *NAMES, *plausibility.NAMES}
+    assert metrics["num_agents"] == expected["num_agents"] == len(rows) > 12
+    for metric in NAMES:
+        assert metrics[metric] == pytest.approx(expected[metric], abs=1e-4), metric
+        assert rows[metric].mean() == pytest.approx(expected[metric], abs=1e-4)
+    written = pd.read_parquet(out)
+    assert list(written.columns) == COLUMNS
+    total = written.groupby(["scenario_id", "track_id"]).probability.sum()
+    assert np.allclose(total, 1.0)
 
 
 def test_files_of_evaluate_are_written_even_if_the_reader_of_the_output_has_ended(
-    line: Path, tmp_path: Path, capfd: Any
+    work: Path, tmp_path: Path, capfd: Any
 ) -> None:
-    words = [
-        "evaluate",
-        "--model",
-        "constant_velocity",
-        "--store",
-        line / "store",
-        "--json",
-        tmp_path / "a.json",
-    ]
-    command = [sys.executable, "-m", "trajformer.cli", *words, "--csv", tmp_path / "a.csv"]
+    words = ["evaluate", *CONSTANT_VELOCITY, "--store", work / "store"]
+    files = ["--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv"]
     read, write = os.pipe()
     os.close(read)
+    command = [sys.executable, "-m", "trajformer.cli", *words, *files]
     subprocess.run(command, stdout=write, check=False, env=environment())
     os.close(write)
-    assert (
-        json.loads((tmp_path / "a.json").read_text())["num_agents"]
-        == len(pd.read_csv(tmp_path / "a.csv"))
-        > 0
-    )
+    metrics = json.loads((tmp_path / "a.json").read_text())
+    assert metrics["num_agents"] == len(pd.read_csv(tmp_path / "a.csv")) > 0
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_plots_of_named_worst_and_random_scenes(
-    line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    store = work / "store"
     forecasts = tmp_path / "f.parquet"
-    run(
-        "predict",
-        "--checkpoint",
-        line / "run" / "last.ckpt",
-        "--store",
-        line / "store",
-        "--out",
-        forecasts,
-    )
-    worst = score(line / "raw" / "val", forecasts)["worst"]
-    train = sorted(path.name for path in (line / "raw" / "train").iterdir())[:2]
+    model = ("--checkpoint", work / "run" / "last.ckpt")
+    assert run("predict", *model, "--store", store, "--out", forecasts) == 0
+    worst = score(work / "raw" / "val", forecasts)["worst"]
+    named = sorted(path.name for path in (work / "raw" / "train").iterdir())[:2]
     cases = [
         (("--forecasts", forecasts, "--worst", 1), [worst]),
-        (("--scene", *train), train),
+        (("--scene", *named), named),
         (("--random", 1), None),
     ]
     for number, (words, names) in enumerate(cases):
+        out = tmp_path / str(number)
         capsys.readouterr()
-        assert run("plot", line / "store", *words, "--out", tmp_path / str(number)) == 0
+        assert run("plot", store, *words, "--out", out) == 0
         paths = [Path(text) for text in capsys.readouterr().out.splitlines()]
         assert names is None or [path.stem for path in paths] == names
-        assert set(paths) == set((tmp_path / str(number)).iterdir())
-        assert paths and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    assert run("plot", line / "store", "--scene", *train, "--out", tmp_path / "both.png") == 0
+        assert paths and set(paths) == set(out.iterdir())
+        assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert run("plot", store, "--scene", *named, "--out", tmp_path / "both.png") == 0
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_split_without_a_future_is_predicted_for_all(line: Path, tmp_path: Path) -> None:
-    who, store = (
-        ("--checkpoint", line / "run" / "best.ckpt"),
-        ("--store", line / "store", "--split", "test"),
-    )
+def test_a_split_without_a_future_is_predicted_for_all(work: Path, tmp_path: Path) -> None:
+    model = ("--checkpoint", work / "run" / "best.ckpt")
+    store = ("--store", work / "store", "--split", "test")
+    count = {}
     for agents in ("focal", "scored", "all"):
-        assert run("predict", *who, *store, "--agents", agents, "--out", tmp_path / agents) == 0
-    count = {
-        agents: pd.read_parquet(tmp_path / agents).track_id.nunique()
-        for agents in ("focal", "scored", "all")
-    }
-    truth = pd.read_parquet(next((line / "raw" / "test").rglob("scenario_*.parquet")))
-    assert (
-        count["focal"]
-        == 1
-        < count["scored"]
-        == truth[truth.object_category >= 2].track_id.nunique()
-    )
+        out = tmp_path / agents
+        assert run("predict", *model, *store, "--agents", agents, "--out", out) == 0
+        count[agents] = pd.read_parquet(out).track_id.nunique()
+    truth = pd.read_parquet(next((work / "raw" / "test").rglob("scenario_*.parquet")))
+    num_scored = truth[truth.object_category >= 2].track_id.nunique()
+    assert count["focal"] == 1 < count["scored"] == num_scored
     assert count["all"] == (truth.timestep == 49).sum() > 8  # more than max_agents
 
 
 def test_errors_of_all_agents_by_motion(
-    line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "rows.csv"
-    words = (
-        "--model",
-        "constant_velocity",
-        "--store",
-        line / "store",
-        "--agents",
-        "all",
-        "--csv",
-        table,
-    )
-    assert run("evaluate", *words) == 0
+    store = ("--store", work / "store", "--agents", "all")
+    assert run("evaluate", *CONSTANT_VELOCITY, *store, "--csv", table) == 0
     rows = pd.read_csv(table)
     brief = rows.history_s < 0.95
     standing = rows[(rows.history_m < 0.5) & (rows.future_m < 0.5) & ~brief]
-    assert 0 < len(standing) < len(rows) and brief.any()
-    lines = capsys.readouterr().out.splitlines()
-    assert sum(int(text.split()[-6]) for text in lines if " brief " in text) == brief.sum()
-    printed = [text.split()[-6:] for text in lines if " standing " in text]  # by type
-    counts, *metrics = np.array(printed, float).T
+    assert 0 < len(standing) < len(rows)
+    assert brief.any()
+    labels = {kind.label for kind in Manoeuvre}
+    assert set(rows.manoeuvre) <= labels
+    assert rows.manoeuvre.nunique() > 1
+
+    printed = capsys.readouterr().out.splitlines()
+    assert sum(int(text.split()[-6]) for text in printed if " brief " in text) == brief.sum()
+    by_type = [text.split()[-6:] for text in printed if " standing " in text]
+    counts, *metrics = np.array(by_type, float).T
     assert counts.sum() == len(standing)
-    assert (
-        set(rows.manoeuvre) <= {kind.label for kind in Manoeuvre} and rows.manoeuvre.nunique() > 1
-    )
-    expected = [
-        *standing[["minADE6", "minFDE6", "MR6", "minFDE1"]].mean(),
-        (standing.minFDE1 <= 0.5).mean(),
-    ]
-    assert [np.average(values, weights=counts) for values in metrics] == pytest.approx(
-        expected, abs=1e-3
-    )
+    means = standing[["minADE6", "minFDE6", "MR6", "minFDE1"]].mean()
+    expected = [*means, (standing.minFDE1 <= 0.5).mean()]
+    found = [np.average(values, weights=counts) for values in metrics]
+    assert found == pytest.approx(expected, abs=1e-3)
 
 
-def test_real_argoverse2(real_data: Path, line: Path, tmp_path: Path) -> None:
-    store, who = tmp_path / "store", ("--checkpoint", line / "run" / "best.ckpt")
-    assert run("preprocess", "argoverse2", real_data / "argoverse2", store, "--workers", 1) == 0
+def test_real_argoverse2(real_data: Path, work: Path, tmp_path: Path) -> None:
+    raw = real_data / "argoverse2"
+    store = tmp_path / "store"
+    model = ("--checkpoint", work / "run" / "best.ckpt", "--store", store)
+    assert run("preprocess", "argoverse2", raw, store, "--workers", 1) == 0
     assert run("store", "verify", store) == 0
-    assert run("evaluate", *who, "--store", store, "--json", tmp_path / "j") == 0
+    assert run("evaluate", *model, "--json", tmp_path / "metrics.json") == 0
     for split in ("val", "test"):
         out = tmp_path / f"{split}.parquet"
-        assert run("predict", *who, "--store", store, "--split", split, "--out", out) == 0
-        assert run("plot", store, "--forecasts", out, "--random", 9, "--out", tmp_path / split) == 0
-        folders = {path.name for path in (real_data / "argoverse2" / split).iterdir()}
-        assert {path.stem for path in (tmp_path / split).iterdir()} == folders
-        assert set(pd.read_parquet(out).scenario_id) == folders
-    expected, metrics = (
-        score(real_data / "argoverse2" / "val", out.with_stem("val")),
-        json.loads((tmp_path / "j").read_text()),
-    )
-    assert {name: metrics[name] for name in NAMES} == pytest.approx(
-        {name: expected[name] for name in NAMES}, abs=1e-4
-    )
+        pictures = tmp_path / split
+        assert run("predict", *model, "--split", split, "--out", out) == 0
+        assert run("plot", store, "--forecasts", out, "--random", 9, "--out", pictures) == 0
+        scene_ids = {path.name for path in (raw / split).iterdir()}
+        assert {path.stem for path in pictures.iterdir()} == scene_ids
+        assert set(pd.read_parquet(out).scenario_id) == scene_ids
+    expected = score(raw / "val", tmp_path / "val.parquet")
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    for name in NAMES:
+        assert metrics[name] == pytest.approx(expected[name], abs=1e-4), name
 
 
 def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,7 +230,7 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
     for _ in range(2):
         assert run(*demo, 1) == 0
     assert "SE2Former" in capsys.readouterr().out.splitlines()[-4]
-    assert len(list((tmp_path / "demo" / "pictures").iterdir())) >= 1
+    assert any((tmp_path / "demo" / "pictures").iterdir())
     assert run(*demo, 2) == 1
     assert "arguments.json: this folder was made with" in capsys.readouterr().err
 
@@ -264,29 +240,33 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
     [("--scenes", 13, "--seed", 5), ("--scenes", 12), ("--scenes", 12, "--seed", 5, "--branches")],
 )
 def test_simulated_traffic_has_one_set_of_arguments(
-    line: Path, capsys: pytest.CaptureFixture[str], other: Any
+    work: Path, capsys: pytest.CaptureFixture[str], other: Any
 ) -> None:
-    assert run("synthesize", line / "raw", *other) == 1
+    assert run("synthesize", work / "raw", *other) == 1
     assert "raw/arguments.json: this folder was made with" in capsys.readouterr().err
 
 
 def test_the_program_itself(tmp_path: Path) -> None:
-    for words, code, lines in ((["--help"], 0, 0), (["store", "info", "nowhere"], 1, 1)):
+    for words, status, num_lines in ((["--help"], 0, 0), (["store", "info", "nowhere"], 1, 1)):
         done = run_python("-m", "trajformer.cli", *words, cwd=tmp_path)
-        assert (done.returncode, len(done.stderr.splitlines())) == (code, lines), done.stderr
+        assert done.returncode == status, done.stderr
+        assert len(done.stderr.splitlines()) == num_lines, done.stderr
+
+
+def test_a_closed_output_is_no_error() -> None:
     command = [sys.executable, "-m", "trajformer.cli", "recipes"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    ) as running:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment()) as running:
         assert running.stdout and running.stderr
         running.stdout.close()
-        assert (running.stderr.read(), running.wait()) == (b"", 141)  # a closed output is no error
+        assert running.stderr.read() == b""
+        assert running.wait() == 141
 
 
 def test_plot_selects_the_split_of_the_forecasts(tmp_path: Path) -> None:
     """Ids of Argoverse 1 recur between splits, so one common scene does not decide."""
     for split, ids in {"test_obs": ("1", "2"), "val": ("1", "3", "4")}.items():
-        scenes = [make_scene(3, seed=int(i), scene_id=i) for i in ids]
+        scenes = [make_scene(3, seed=int(name), scene_id=name) for name in ids]
         write_shard(shard_path(tmp_path, split, 0), scenes, ShardInfo(source="test", split=split))
     assert split_of(tmp_path, ["1", "3", "4"]) == "val"
     assert split_of(tmp_path, ["1", "2"]) == "test_obs"
@@ -294,34 +274,34 @@ def test_plot_selects_the_split_of_the_forecasts(tmp_path: Path) -> None:
 
 
 def test_options_without_a_result_say_what_is_missing(
-    line: Path, tmp_path: Path, fails: Callable[..., str]
+    work: Path, tmp_path: Path, fails: Callable[..., str]
 ) -> None:
-    forecasts, store = tmp_path / "f.parquet", line / "store"
-    assert run("predict", "--model", "constant_velocity", "--store", store, "--out", forecasts) == 0
+    store = work / "store"
+    forecasts = tmp_path / "f.parquet"
+    assert run("predict", *CONSTANT_VELOCITY, "--store", store, "--out", forecasts) == 0
     plot = ("plot", store, "--split", "train", "--forecasts", forecasts, "--out", tmp_path / "p")
-    for words in (plot, (*plot, "--worst", 1)):
-        assert fails(*words).endswith(
-            f"no forecast of a scene in split 'train' of {store}; leave out --split\n"
-        )
+    reason = f"no forecast of a scene in split 'train' of {store}; leave out --split\n"
+    assert fails(*plot).endswith(reason)
+    assert fails(*plot, "--worst", 1).endswith(reason)
+
     scene = replace(make_scene(3), agent_role=np.ones(3, np.uint8))
-    write_shard(
-        shard_path(tmp_path / "s", "val", 0), [scene], ShardInfo(source="test", split="val")
-    )
+    info = ShardInfo(source="test", split="val")
+    write_shard(shard_path(tmp_path / "s", "val", 0), [scene], info)
     write_manifest(tmp_path / "s")
-    words = (
-        "evaluate",
-        "--model",
-        "constant_velocity",
-        "--store",
-        tmp_path / "s",
-        "--agents",
-        "focal",
-    )
+    words = ("evaluate", *CONSTANT_VELOCITY, "--store", tmp_path / "s", "--agents", "focal")
     assert "split 'val': has no agent of the kind --agents focal" in fails(*words)
+
     name = "se2former_argoverse1"
-    assert f"{name}: no such checkpoint; did you mean pretrained:{name}?" in fails(
-        "evaluate", "--checkpoint", name, "--store", store
-    )
-    assert "nowhere: no run to resume there; correct --out" in fails(
-        "train", "--resume", "--out", "nowhere"
-    )
+    line = fails("evaluate", "--checkpoint", name, "--store", store)
+    assert f"{name}: no such checkpoint; did you mean pretrained:{name}?" in line
+
+
+def test_options_of_evaluate_and_benchmark_are_not_mixed(
+    work: Path, fails: Callable[..., str]
+) -> None:
+    evaluate = ("evaluate", *CONSTANT_VELOCITY, "--store", work / "store")
+    for option in ("--data", "--export"):
+        assert f"unrecognized arguments: {option}" in fails(*evaluate, option, work)
+    benchmark = ("benchmark", "eth_ucy", "--data", work)
+    for option in ("--store", "--model", "--csv"):
+        assert f"unrecognized arguments: {option}" in fails(*benchmark, option, "x")

@@ -1,4 +1,4 @@
-"""The command `weights convert`: published weights keep their scores, and invalid files are rejected."""
+"""`trajformer weights convert`: published weights keep their scores, invalid files are rejected."""
 
 import argparse
 from collections.abc import Callable
@@ -42,30 +42,21 @@ def logits(checkpoint: Path, path: Path) -> Tensor:
 
 def test_a_file_of_hugging_face_keeps_its_scores(tmp_path: Path, capsys: Any) -> None:
     reference = hf_vit()
-    reference.save_pretrained(tmp_path / "theirs")
+    reference.save_pretrained(tmp_path / "published")
     (tmp_path / "labels.txt").write_text("\n".join(LABELS) + "\n")
     path, x = make_image(tmp_path)
     expected = reference(x.float()).logits.detach()
-    out = tmp_path / "new" / "ours.ckpt"
-    assert (
-        convert(
-            "hf_vit",
-            tmp_path / "theirs" / "model.safetensors",
-            out,
-            "--labels",
-            tmp_path / "labels.txt",
-        )
-        == 0
-    )
-    assert (
-        f"{out}: a model for classification, {sum(1 for _ in reference.parameters())} tensors"
-        in capsys.readouterr().out
-    )
+    out = tmp_path / "new" / "converted.ckpt"
+    file = tmp_path / "published" / "model.safetensors"
+    assert convert("hf_vit", file, out, "--labels", tmp_path / "labels.txt") == 0
+    num_tensors = len(list(reference.parameters()))
+    printed = capsys.readouterr().out
+    assert f"{out}: a model for classification, {num_tensors} tensors" in printed
     torch.testing.assert_close(logits(out, path), expected, atol=1e-5, rtol=1e-5)
     assert run("classify", "--checkpoint", out, path, "--top", CLASSES) == 0
-    shares = zip(LABELS, expected.softmax(-1)[0].tolist(), strict=True)
-    printed = dict(word.split(" ") for word in capsys.readouterr().out.strip().split("  ")[1:])
-    assert printed == {name: f"{share:.3f}" for name, share in shares}
+    probabilities = zip(LABELS, expected.softmax(-1)[0].tolist(), strict=True)
+    _, *words = capsys.readouterr().out.strip().split("  ")
+    assert sorted(words) == sorted(f"{name} {value:.3f}" for name, value in probabilities)
 
 
 FILES: dict[str, Callable[[State], object]] = {
@@ -85,20 +76,26 @@ def test_the_timm_layout_is_read_from_pytorch_files(tmp_path: Path, name: str) -
         key: tensor.half() if name == "run.pth" else tensor for key, tensor in timm_state().items()
     }
     torch.save(FILES[name](state), tmp_path / name)
-    assert convert("timm_vit", tmp_path / name, tmp_path / "ours.ckpt") == 0
-    model, _ = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
+    assert convert("timm_vit", tmp_path / name, tmp_path / "converted.ckpt") == 0
+    model, _ = load_checkpoint(tmp_path / "converted.ckpt", ClassificationRecipe)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     path, x = make_image(tmp_path)
     torch.testing.assert_close(
-        logits(tmp_path / "ours.ckpt", path).double(), timm_forward(state, x), atol=1e-5, rtol=1e-5
+        logits(tmp_path / "converted.ckpt", path).double(),
+        timm_forward(state, x),
+        atol=1e-5,
+        rtol=1e-5,
     )
 
 
 def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
     """Queries, keys and values are views of one matrix, which must not be saved three times."""
     torch.save(timm_state(), tmp_path / "timm.pt")
-    assert run("weights", "convert", "timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
-    _, recipe = load_checkpoint(tmp_path / "ours.ckpt", ClassificationRecipe)
+    assert (
+        run("weights", "convert", "timm_vit", tmp_path / "timm.pt", tmp_path / "converted.ckpt")
+        == 0
+    )
+    _, recipe = load_checkpoint(tmp_path / "converted.ckpt", ClassificationRecipe)
     assert recipe.model.block.heads == 1  # without --heads: 64 channels per head, at least one head
     assert (recipe.model.image_size, recipe.model.layers, recipe.model.classes) == (
         SIZE,
@@ -106,7 +103,7 @@ def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
         CLASSES,
     )
     numbers = sum(tensor.numel() for tensor in timm_state().values())
-    assert (tmp_path / "ours.ckpt").stat().st_size < 4 * numbers + 40_000
+    assert (tmp_path / "converted.ckpt").stat().st_size < 4 * numbers + 40_000
 
 
 BEFORE = b"PK\3\4" + bytes(26) + b"ours/data.pkl"  # looks like a checkpoint
@@ -121,15 +118,15 @@ def assert_rejected(
     *options: object,
 ) -> None:
     """The command fails with a one-line error that contains `complaint`, and writes nothing."""
-    out = tmp_path / "ours.ckpt"
+    out = tmp_path / "converted.ckpt"
     out.write_bytes(BEFORE)
     assert convert(layout, file, out, *options) == 1
     error = capsys.readouterr().err
-    assert (
-        complaint in error and error.startswith("trajformer weights: ") and error.count("\n") == 1
-    )
+    assert complaint in error
+    assert error.startswith("trajformer weights: ")
+    assert error.count("\n") == 1
     assert out.read_bytes() == BEFORE
-    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +138,7 @@ def test_every_tensor_of_timm_is_required_with_its_shape(
     torch.save(
         {name: tensor for name, tensor in timm_state().items() if name != key}, tmp_path / "less.pt"
     )
-    convert("timm_vit", tmp_path / "less.pt", tmp_path / "ours.ckpt")
+    convert("timm_vit", tmp_path / "less.pt", tmp_path / "converted.ckpt")
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and ("no tensor '" in error or "has no place" in error)
     block = key.rsplit(".", 2)[0]
@@ -150,15 +147,15 @@ def test_every_tensor_of_timm_is_required_with_its_shape(
     )  # optional, but for all layers together
     state = timm_state()
     torch.save(state | {key: torch.cat([state[key], state[key][:1]])}, tmp_path / "more.pt")
-    assert convert("timm_vit", tmp_path / "more.pt", tmp_path / "ours.ckpt") == 1
+    assert convert("timm_vit", tmp_path / "more.pt", tmp_path / "converted.ckpt") == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "shape" in error
-    assert not (tmp_path / "ours.ckpt").exists()
+    assert not (tmp_path / "converted.ckpt").exists()
 
 
 def test_every_tensor_of_hugging_face_is_required(tmp_path: Path, capsys: Any) -> None:
-    hf_vit().save_pretrained(tmp_path / "theirs")
-    state = load_file(tmp_path / "theirs" / "model.safetensors")
+    hf_vit().save_pretrained(tmp_path / "published")
+    state = load_file(tmp_path / "published" / "model.safetensors")
     capsys.readouterr()  # a progress bar
     for key in state:
         save_file(
@@ -261,27 +258,22 @@ def test_code_in_a_pickle_is_not_executed(
 @pytest.mark.parametrize("ending", ["safetensors", "ckpt"])
 def test_a_checkpoint_of_a_run_is_reduced_to_weights(tmp_path: Path, ending: str) -> None:
     torch.save(timm_state(), tmp_path / "timm.pt")
-    assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "ours.ckpt") == 0
-    content = torch.load(tmp_path / "ours.ckpt", weights_only=True) | {
+    assert convert("timm_vit", tmp_path / "timm.pt", tmp_path / "converted.ckpt") == 0
+    content = torch.load(tmp_path / "converted.ckpt", weights_only=True) | {
         "optimizer_states": [torch.zeros(100_000)]
     }
     torch.save(content, tmp_path / "run.ckpt")
-    assert (
-        run("weights", "convert", "trajformer", tmp_path / "run.ckpt", tmp_path / f"small.{ending}")
-        == 0
-    )
-    assert (tmp_path / f"small.{ending}").stat().st_size < (
-        tmp_path / "run.ckpt"
-    ).stat().st_size - 390_000
-    (first, recipe), (second, converted) = (
-        load_checkpoint(tmp_path / name, ClassificationRecipe)
-        for name in ("run.ckpt", f"small.{ending}")
-    )
-    assert recipe == converted and all(
-        torch.equal(first.state_dict()[n], value) for n, value in second.state_dict().items()
-    )
+    small = tmp_path / f"small.{ending}"
+    assert run("weights", "convert", "trajformer", tmp_path / "run.ckpt", small) == 0
+    assert small.stat().st_size < (tmp_path / "run.ckpt").stat().st_size - 390_000
+    model, recipe = load_checkpoint(tmp_path / "run.ckpt", ClassificationRecipe)
+    small_model, small_recipe = load_checkpoint(small, ClassificationRecipe)
+    assert recipe == small_recipe
+    state = model.state_dict()
+    for name, value in small_model.state_dict().items():
+        assert torch.equal(state[name], value), name
     path, _ = make_image(tmp_path)
-    assert run("classify", "--checkpoint", tmp_path / f"small.{ending}", path) == 0
+    assert run("classify", "--checkpoint", small, path) == 0
 
 
 def test_tensors_that_follow_from_the_sizes_are_compared() -> None:

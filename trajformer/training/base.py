@@ -1,4 +1,4 @@
-"""The base of all tasks: a module that optimises, logs and resumes, and a data module that orders batches.
+"""The base of all tasks: a module that optimises and logs, and a data module that orders batches.
 
 A task consists of a recipe (frozen dataclass), a `TaskModule` with a training and a validation
 step, a `TaskData` with training and validation items, and a `Task` that joins them.
@@ -85,7 +85,7 @@ class TaskModule(L.LightningModule):
         trainer, optim = self.config.trainer, self.config.optim
         if trainer.steps is not None:
             return Length(trainer.steps, optim.restarts, optim.restart_steps or 0)
-        # Lightning's estimate would create the loader before the position of a resumed run is known.
+        # Lightning's estimate would create the loader before a resumed run knows its position.
         return Length(self.data.count_steps() * (trainer.num_epochs or 0))
 
     def on_train_start(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pandas as pd
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 
@@ -24,72 +25,86 @@ from trajformer.scenes.store import SceneStore
 from trajformer.training.base import Items, Task, TaskData, TaskModule
 from trajformer.training.optim import parameter_groups
 
-_LOSS_RATE = 10.0  # learning rate of a loss's own parameters, relative to the model's rate: few numbers, far from their start
+# Learning rate of the parameters of a loss, relative to that of the model. They are few numbers,
+# which start far from their final values.
+_LOSS_RATE = 10.0
 
 
 class ForecastingModule(TaskModule):
-    """Trains a model with the loss of its recipe, which has to fit; validates with the metrics of `trajformer evaluate`."""
+    """Trains a model with the loss of its recipe.
+
+    It validates with the metrics of `trajformer evaluate`.
+    """
 
     config: TrainConfig
     model: Forecaster
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
-        self.config = replace(
-            config, loss=config.loss_config(self.model)
-        )  # checkpoints name their loss
+        loss = config.loss_config(self.model)
+        self.config = replace(config, loss=loss)  # checkpoints name their loss
+        self.objective = loss.build()
         self.metrics = forecast_metrics()
-        self.objective = self.config.loss.build()
 
     def prepare(self, data: SceneData) -> None:
-        """Load the weights of `init`, or let the model compute statistics of the training scenes and copy the first stage.
+        """Load the weights of `init`, or compute statistics and copy the first stage.
 
         Raises TrajformerError: the scenes or a checkpoint cannot be used.
         """
-        name, model = next(iter(to_plain(self.config)["model"].items()))
-        horizon = model.get("num_future", data.spec.num_future)
-        if horizon != data.spec.num_future:
-            found = f"{data.train.name} has {data.spec.num_future} steps to predict"
-            raise TrajformerError(f"model.{name}.num_future: {horizon}, but {found}")
-        seen = data.spec.num_history
-        if seen is not None and seen > model.get("max_history", seen):
-            found = f"{data.train.name} has {seen} observed steps"
-            raise TrajformerError(f"model.{name}.max_history: {model['max_history']}, but {found}")
+        self._check_clock(data)
         if self.config.init:
-            self.model.load_state_dict(self._start(data))
+            self.model.load_state_dict(self._initial_weights(data))
             return
         path = self.config.first_stage
         try:
             first_stage = _load(path, data)[0] if path else None
             self.model.prepare(data.train, self.config.seed, first_stage)
         except TrajformerError as error:
-            text = str(error).removeprefix(f"{path}: ")
-            raise TrajformerError(f"first_stage: {path}: {text}" if path else text) from error
+            if not path:
+                raise
+            reason = str(error).removeprefix(f"{path}: ")
+            raise TrajformerError(f"first_stage: {path}: {reason}") from error
 
-    def _start(self, data: SceneData) -> dict[str, Tensor]:
+    def _check_clock(self, data: SceneData) -> None:
+        """Raise TrajformerError if the scenes have other numbers of steps than the model."""
+        name, model = next(iter(to_plain(self.config)["model"].items()))
+        store, spec = data.train.name, data.spec
+        num_future = model.get("num_future", spec.num_future)
+        if num_future != spec.num_future:
+            reason = f"{num_future}, but {store} has {spec.num_future} steps to predict"
+            raise TrajformerError(f"model.{name}.num_future: {reason}")
+        if spec.num_history is None:
+            return
+        max_history = model.get("max_history", spec.num_history)
+        if spec.num_history > max_history:
+            reason = f"{max_history}, but {store} has {spec.num_history} observed steps"
+            raise TrajformerError(f"model.{name}.max_history: {reason}")
+
+    def _initial_weights(self, data: SceneData) -> dict[str, Tensor]:
         """The state dict of the checkpoint `init`; an error if its weights have other shapes."""
-        model, recipe = _load(self.config.init, data)
+        path = self.config.init
+        model, recipe = _load(path, data)
         changes = list_changes(to_plain(recipe)["model"], to_plain(self.config)["model"], "model")
-        shapes = {name: tensor.shape for name, tensor in self.model.state_dict().items()}
         state: dict[str, Tensor] = model.state_dict()
-        if shapes != {name: tensor.shape for name, tensor in state.items()}:
-            raise TrajformerError(
-                f"init: {self.config.init}: has {'; '.join(changes) or 'other weights'}"
-            )
-        if changes and getattr(rank_zero_only, "rank", 0) == 0:
-            warn(f"init: {self.config.init}: was trained with {'; '.join(changes)}")
+        if _shapes(state) != _shapes(self.model.state_dict()):
+            raise TrajformerError(f"init: {path}: has {'; '.join(changes) or 'other weights'}")
+        if changes and _is_first_process():
+            warn(f"init: {path}: was trained with {'; '.join(changes)}")
         return state
 
     def training_step(self, batch: SceneBatch, batch_idx: int) -> Tensor:
         """Loss of one augmented batch."""
         batch = augment(batch, self.config.augment, self.seed_step())
-        return self.log_terms(self.objective(self.model, batch), batch.num_scenes)
+        terms = self.objective(self.model, batch)
+        return self.log_terms(terms, batch.num_scenes)
 
     def groups(self) -> list[dict[str, Any]]:
         """The parameters of the model, and of the loss if it has any."""
-        learned = list(self.objective.parameters())
-        extra = [{"params": learned, "weight_decay": 0.0, "lr": _LOSS_RATE}] if learned else []
-        return parameter_groups(self.model, self.config.optim) + extra
+        groups = parameter_groups(self.model, self.config.optim)
+        of_loss = list(self.objective.parameters())
+        if of_loss:
+            groups.append({"params": of_loss, "weight_decay": 0.0, "lr": _LOSS_RATE})
+        return groups
 
     def validation_step(self, batch: SceneBatch, batch_idx: int) -> None:
         """Accumulate the metrics of one batch."""
@@ -104,15 +119,19 @@ class ForecastingModule(TaskModule):
                 self.log(f"val/{name}", float(value), prog_bar=name in ("minFDE1", "minFDE6"))
 
 
+def _shapes(state: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in state.items()}
+
+
+def _is_first_process() -> bool:
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
 def _load(path: str, data: SceneData) -> tuple[nn.Module, TrainConfig]:
     """The model and recipe of a checkpoint with training scenes like `data`."""
     model, recipe = load_checkpoint(path, TrainConfig)
-    check_scenes(
-        data.spec,
-        Predictor(model).trained_on,
-        data.train.name,
-        f"the training scenes of {path} have",
-    )
+    trained_on = Predictor(model).trained_on
+    check_scenes(data.spec, trained_on, data.train.name, f"the training scenes of {path} have")
     return model, recipe
 
 
@@ -126,82 +145,120 @@ class SceneData(TaskData):
     val: SceneDataset
 
     def __init__(self, config: DataConfig, seed: int = 0) -> None:
-        for name in ("train", "val"):
-            if not getattr(config, name):
-                raise TrajformerError(f"data.{name}: give a store made by `trajformer preprocess`")
-        train, val = (
-            SceneStore(config.train, config.train_split),
-            SceneStore(config.val, config.val_split),
-        )
+        for part in ("train", "val"):
+            if not getattr(config, part):
+                raise TrajformerError(f"data.{part}: give a store made by `trajformer preprocess`")
+        train_store = SceneStore(config.train, config.train_split)
+        val_store = SceneStore(config.val, config.val_split)
         kind = BranchDataset if config.branches else SceneDataset
-        scenes = kind(train, config.train_batch, config.limit_train, cache=config.cache)
-        super().__init__(scenes, SceneDataset(val, config.batch, cache=config.cache), config, seed)
+        train = kind(train_store, config.train_batch, config.limit_train, cache=config.cache)
+        val = SceneDataset(val_store, config.batch, cache=config.cache)
+        super().__init__(train, val, config, seed)
         self.config = config
-        for name, data in (("train", self.train), ("val", self.val)):
-            if not len(data) or data.store[0].num_steps == data.store[0].num_history:
-                missing = "scenes" if not len(data) else "known future"
-                raise TrajformerError(
-                    f"data.{name}: {data.store.root}: split '{data.store.split}' has no {missing}"
-                )
+        for part, scenes in (("train", train), ("val", val)):
+            _check_usable(part, scenes)
         self.spec = self._compare()
 
     def _compare(self) -> DataSpec:
-        """Compare the training and validation scenes with each other; returns the properties of the training scenes."""
-        tables, specs = {}, {}
-        for name, data in (("train", self.train), ("val", self.val)):
-            table = tables[name] = data.store.index().iloc[: data.num_scenes]
-            clocks = table[list(CLOCK)].drop_duplicates()
-            if len(clocks) > 1:
-                different = " and ".join(str(row) for row in clocks.iloc[:2].to_dict("records"))
-                raise TrajformerError(
-                    f"data.{name}: {data.name}: split '{data.store.split}' has scenes of {different}"
-                )
-            specs[name] = replace(DataSpec.of(data.store[0]), has_map=self._has_map(data, table))
-        if (unit := specs["train"].unit) != self.config.unit:
-            reason = f"is in {unit}; use a recipe for {unit}, or set data.unit if all lengths of this recipe are in {unit}"
-            raise TrajformerError(f"data.unit: {self.config.unit}, but {self.train.name} {reason}")
-        check_scenes(specs["val"], specs["train"], self.val.name)
-        if getattr(rank_zero_only, "rank", 0) == 0:
-            where = f"data.val: {self.val.name}: split '{self.val.store.split}'"
-            with_map = int((tables["val"].num_polylines > 0).sum()) if specs["val"].has_map else 0
-            warn_about_maps(with_map, len(self.val), specs["train"], where)
-            # Ids recur between splits, of Argoverse 1 for example: a scene is known by its id and its origin.
-            shared = len(
-                pd.merge(tables["train"], tables["val"], on=["scene_id", "origin_x", "origin_y"])
-            )
-            if shared:
-                warn(
-                    f"{where}: {shared} of {len(self.val)} validation scenes are also training scenes"
-                )
-        return specs["train"]
+        """Compare the training and validation scenes with each other.
 
-    def _has_map(self, data: SceneDataset, table: pd.DataFrame) -> bool:
-        """Whether models receive a part of the maps; judged by the first scene with polylines."""
-        mapped = table.num_polylines.to_numpy().nonzero()[0]
-        if not len(mapped) or data.config.receives(data.store[int(mapped[0])].polyline_kind).any():
-            return len(mapped) > 0
-        name = f"{data.name}: split '{data.store.split}'"
-        warn(
-            f"{name}: the maps have road edges and road lines only, which models receive with data.batch.road_lines: true"
-        )
-        return False
+        Returns the properties of the training scenes.
+        """
+        train_table = _index(self.train)
+        val_table = _index(self.val)
+        spec = _describe_scenes("train", self.train, train_table)
+        val_spec = _describe_scenes("val", self.val, val_table)
+        if spec.unit != self.config.unit:
+            problem = f"{self.config.unit}, but {self.train.name} is in {spec.unit}"
+            advice = f"set data.unit if all lengths of this recipe are in {spec.unit}"
+            raise TrajformerError(
+                f"data.unit: {problem}; use a recipe for {spec.unit}, or {advice}"
+            )
+        check_scenes(val_spec, spec, self.val.name)
+        if not _is_first_process():
+            return spec
+
+        where = f"data.val: {self.val.name}: split '{self.val.store.split}'"
+        scenes_with_map = 0
+        if val_spec.has_map:
+            scenes_with_map = int((val_table.num_polylines > 0).sum())
+        warn_about_maps(scenes_with_map, len(self.val), spec, where)
+        # Ids recur between splits, of Argoverse 1 for example, so the origin is compared, too.
+        identity = ["scene_id", "origin_x", "origin_y"]
+        num_common = len(pd.merge(train_table, val_table, on=identity))
+        if num_common:
+            count = f"{num_common} of {len(self.val)}"
+            warn(f"{where}: {count} validation scenes are also training scenes")
+        return spec
 
     def state_dict(self) -> dict[str, Any]:
-        """As in `TaskData`, with the batch settings: the sizes of samples, and so the order, depend on them."""
+        """As in `TaskData`, with the batch settings.
+
+        The sizes of samples, and so the order, depend on them.
+        """
         return super().state_dict() | {"batch": to_plain(self.config.train_batch)}
 
     def measured(self) -> Items:
-        """The training scenes; with workers a copy without a cache, because the workers keep the samples."""
+        """The training scenes.
+
+        With workers, a copy without a cache, because the workers keep the samples.
+        """
         if not self.config.workers:
             return self.train
         return type(self.train)(self.train.store, self.config.train_batch, len(self.train))
 
     def padding(self, epoch: int = 0) -> dict[str, float]:
-        """Shares of padding in the training batches of one process: for each axis, and for agents and polylines together."""
+        """Fractions of padding in the training batches of one process.
+
+        They are for each axis, and for agents and polylines together.
+        """
         order = self.order()
         filled, entries = padding(order.epoch(epoch), order.sizes)
-        shares = dict(zip(AXES, (1 - filled / entries.clip(1)).tolist(), strict=True))
-        return shares | {"agents and polylines": float(1 - filled[:2].sum() / entries[:2].sum())}
+        fractions = 1 - filled / entries.clip(1)
+        by_axis = dict(zip(AXES, fractions.tolist(), strict=True))
+        by_axis["agents and polylines"] = float(1 - filled[:2].sum() / entries[:2].sum())
+        return by_axis
+
+
+def _index(scenes: SceneDataset) -> pd.DataFrame:
+    """The rows of a store's index that belong to a data set."""
+    table: pd.DataFrame = scenes.store.index()
+    return table.iloc[: scenes.num_scenes]
+
+
+def _check_usable(part: str, scenes: SceneDataset) -> None:
+    """Raise TrajformerError if there are no scenes, or none with a known future."""
+    where = f"data.{part}: {scenes.store.root}: split '{scenes.store.split}'"
+    if not len(scenes):
+        raise TrajformerError(f"{where} has no scenes")
+    first = scenes.store[0]
+    if first.num_steps == first.num_history:
+        raise TrajformerError(f"{where} has no known future")
+
+
+def _describe_scenes(part: str, scenes: SceneDataset, table: pd.DataFrame) -> DataSpec:
+    """The properties of scenes (TrajformerError: their clocks differ)."""
+    clocks = table[list(CLOCK)].drop_duplicates()
+    if len(clocks) > 1:
+        two_clocks = clocks.iloc[:2].to_dict("records")
+        different = " and ".join(str(clock) for clock in two_clocks)
+        split = f"split '{scenes.store.split}'"
+        raise TrajformerError(f"data.{part}: {scenes.name}: {split} has scenes of {different}")
+    return replace(DataSpec.of(scenes.store[0]), has_map=_has_map(scenes, table))
+
+
+def _has_map(scenes: SceneDataset, table: pd.DataFrame) -> bool:
+    """Whether models receive a part of the maps, judged by the first scene with polylines."""
+    with_polylines = table.num_polylines.to_numpy().nonzero()[0]
+    if not len(with_polylines):
+        return False
+    first = scenes.store[int(with_polylines[0])]
+    if scenes.config.receives(first.polyline_kind).any():
+        return True
+    where = f"{scenes.name}: split '{scenes.store.split}'"
+    kinds = "the maps have road edges and road lines only"
+    warn(f"{where}: {kinds}, which models receive with data.batch.road_lines: true")
+    return False
 
 
 TASK = Task(

@@ -3,13 +3,17 @@
 import ctypes
 import platform
 
-_TRIM_THRESHOLD, _MMAP_MAX, _NEVER = -1, -4, 2**31 - 1  # of malloc.h
+# Of malloc.h.
+_TRIM_THRESHOLD = -1
+_MMAP_MAX = -4
+_NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory: otherwise every step requests its large tensors again and pays for the page faults.
+    """Make glibc keep freed memory.
 
-    On systems without glibc this does nothing.
+    Otherwise every step requests its large tensors again and pays for the page faults. On systems
+    without glibc this does nothing.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

@@ -84,7 +84,7 @@ class Length:
 
 
 def rate_factor(step: int, total: int, config: OptimConfig) -> float:
-    """Factor on the learning rate at a step of `total`: a linear warm-up, then the recipe's schedule."""
+    """Factor on the learning rate at a step of `total`: a linear warm-up, then the schedule."""
     warmup_steps = max(int(total * config.warmup), 1)
     if step < warmup_steps:
         return (step + 1) / warmup_steps

@@ -51,7 +51,7 @@ class Restarts(L.Callback):
 
 
 def mean_weights(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of state dicts with the same names and shapes; integers are those of the last one."""
+    """The mean of state dicts with equal names and shapes; integers are those of the last one."""
     mean = {}
     for name, last in states[-1].items():
         if last.is_floating_point():

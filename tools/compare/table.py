@@ -1,8 +1,8 @@
 """Tables and the plot of a comparison.
 
 A row is {"name", "seeds": {seed: {"scores", "manoeuvres", "run"}}, "mean", "deviation", "cost",
-"failed": [...]}. `mean` and `deviation` have the metrics over seeds by name; nested names are "run.minutes" and
-"manoeuvres.turn.minFDE6".
+"failed": [...]}. `mean` and `deviation` have the metrics over seeds by name; nested names are
+"run.minutes" and "manoeuvres.turn.minFDE6".
 """
 
 from pathlib import Path

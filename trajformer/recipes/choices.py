@@ -1,8 +1,8 @@
 """The models and losses that a recipe can name.
 
-To add a model, write its file with a config dataclass (its `build()` returns a `Forecaster`) and add one entry to `MODELS`.
-To add a loss, do the same for `LOSSES`. Other packages add entry points of the groups `trajformer.models` and
-`trajformer.losses`. `docs/adding.md` has complete examples.
+To add a model, write its file with a config dataclass (its `build()` returns a `Forecaster`) and
+add one entry to `MODELS`. To add a loss, do the same for `LOSSES`. Other packages add entry points
+of the groups `trajformer.models` and `trajformer.losses`. `docs/adding.md` has complete examples.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
 """Documentation: links resolve, named functions exist, metrics agree, and the guide runs."""
 
 import ast
+import itertools
 import re
 import shlex
 from dataclasses import fields
@@ -41,18 +42,39 @@ def test_relative_links_resolve(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path} has no heading #{anchor}"
 
 
-def test_the_path_of_a_scene_names_existing_functions() -> None:
+def defined_names(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module or a class defines."""
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+        return {statement.name}
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+        return {statement.target.id}
+    return set()
+
+
+def test_the_walks_name_existing_functions() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"\[`([\w.]+)`\]\(\.\./([\w/]+\.py)\)", text)
     assert len(named) >= 15
     for name, path in named:
         nodes: list[ast.stmt] = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
         for part in name.split("."):
-            matching = [
-                n for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == part
-            ]
+            matching = [node for node in nodes if part in defined_names(node)]
             assert matching, f"{path} has no {name}"
-            nodes = matching[0].body
+            nodes = getattr(matching[0], "body", [])
+
+
+@pytest.mark.parametrize("title", ["From a raw file to a picture", "From `--config` to the model"])
+def test_a_walk_visits_each_package_once(title: str) -> None:
+    walk = section((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"), title)
+    steps = re.findall(r"^\d+\. (\w+): (.*(?:\n .*)*)", walk, re.MULTILINE)
+    assert len(steps) >= 7
+    visited = [package for package, _ in itertools.groupby(package for package, _ in steps)]
+    assert len(visited) == len(set(visited))
+    for package, step in steps:
+        folder = package if package == "data_prep" else f"trajformer/{package}"
+        files = re.findall(r"\]\(\.\./([\w/]+\.py)\)", step)
+        assert files
+        assert all(file.startswith(f"{folder}/") for file in files), step
 
 
 GUIDE = (ROOT / "docs" / "your-data.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The Argoverse 2 reader: layout, broken files, and parity with av2's own loader on real scenarios."""
+"""The Argoverse 2 reader: layout, broken files, and parity with av2's loader on real scenarios."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from support import fixtures
 from support.fixtures import argoverse2_columns, argoverse2_map
-from support.scenes import named_edges
+from support.scenes import assert_near, in_city, named_edges
 from support.sensor_logs import take
 
 from data_prep.reader import Input
@@ -27,38 +27,26 @@ def read(path: Path) -> Scene:
 def test_a_scenario_becomes_a_scene(tmp_path: Path) -> None:
     columns = argoverse2_columns()
     scene = read(fixtures.write_argoverse2(tmp_path, columns))
-    assert (scene.scene_id, scene.source, scene.split, scene.city) == (
-        "s-1",
-        "argoverse2",
-        "val",
-        "austin",
-    )
+    names = (scene.scene_id, scene.source, scene.split, scene.city)
+    assert names == ("s-1", "argoverse2", "val", "austin")
     assert (scene.num_history, scene.num_future, scene.num_steps) == (50, 60, 110)
-    assert scene.agent_id == ("10", "9", "AV", "a", "b")
-    kinds = [
-        AgentKind.BUS,
-        AgentKind.VEHICLE,
-        AgentKind.VEHICLE,
-        AgentKind.RIDERLESS_BICYCLE,
-        AgentKind.PEDESTRIAN,
-    ]
-    assert scene.agent_kind.tolist() == kinds
-    context = AgentRole.CONTEXT
-    assert scene.agent_role.tolist() == [
-        AgentRole.SCORED,
-        AgentRole.FOCAL,
-        context,
-        context,
-        context,
-    ]
-    index, step = (
-        np.array([scene.agent_id.index(i) for i in columns["track_id"]]),
-        columns["timestep"],
-    )
-    assert scene.valid.sum() == len(step)
+    agents = {
+        "10": (AgentKind.BUS, AgentRole.SCORED),
+        "9": (AgentKind.VEHICLE, AgentRole.FOCAL),
+        "AV": (AgentKind.VEHICLE, AgentRole.CONTEXT),
+        "a": (AgentKind.RIDERLESS_BICYCLE, AgentRole.CONTEXT),
+        "b": (AgentKind.PEDESTRIAN, AgentRole.CONTEXT),
+    }
+    assert scene.agent_id == tuple(agents)
+    assert scene.agent_kind.tolist() == [kind for kind, _ in agents.values()]
+    assert scene.agent_role.tolist() == [role for _, role in agents.values()]
+    index = np.array([scene.agent_id.index(i) for i in columns["track_id"]])
+    step = columns["timestep"]
     xy = np.stack([columns["position_x"], columns["position_y"]], -1)
-    assert np.array_equal(scene.origin, xy[(columns["track_id"] == "9") & (step == H - 1)][0])
-    assert np.abs(scene.position[index, step] + scene.origin - xy).max() < TOLERANCE
+    focal_now = (columns["track_id"] == "9") & (step == H - 1)
+    assert scene.valid.sum() == len(step)
+    assert np.array_equal(scene.origin, xy[focal_now][0])
+    assert_near(in_city(scene)[index, step], xy, TOLERANCE)
     assert np.array_equal(scene.heading[index, step], columns["heading"].astype(np.float32))
     assert np.array_equal(scene.velocity[index, step, 0], columns["velocity_x"].astype(np.float32))
     columns = argoverse2_columns(steps=50)  # no future, even if 110 steps are declared
@@ -70,23 +58,24 @@ def test_the_origin(tmp_path: Path) -> None:
     """The last observed position of the focal track, or without one of the ego vehicle."""
     columns = argoverse2_columns()
     gone = (columns["track_id"] == "9") & (columns["timestep"] > 40) & (columns["timestep"] < 60)
-    assert (
-        read(fixtures.write_argoverse2(tmp_path, take(columns, ~gone))).origin[0]
-        == 1000.0 + 0.5 * 40
-    )
+    path = fixtures.write_argoverse2(tmp_path, take(columns, ~gone))
+    assert read(path).origin[0] == 1000.0 + 0.5 * 40
     columns["object_category"][columns["object_category"] == 3] = 1
     row = (columns["track_id"] == "AV") & (columns["timestep"] == H - 1)
     scene = read(fixtures.write_argoverse2(tmp_path, columns))
-    assert scene.origin.tolist() == [columns["position_x"][row][0], columns["position_y"][row][0]]
+    x = columns["position_x"][row][0]
+    y = columns["position_y"][row][0]
+    assert scene.origin.tolist() == [x, y]
     without = take(columns, columns["track_id"] != "AV")
     assert read(fixtures.write_argoverse2(tmp_path, without)).num_agents == 4
 
 
 def test_the_map(tmp_path: Path) -> None:
     scene = read(fixtures.write_argoverse2(tmp_path))
-    lanes = [PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS, PolylineKind.LANE_BIKE]
     assert scene.polyline_kind.tolist() == [
-        *lanes,
+        PolylineKind.LANE_VEHICLE,
+        PolylineKind.LANE_BUS,
+        PolylineKind.LANE_BIKE,
         PolylineKind.CROSSWALK,
         PolylineKind.DRIVABLE_AREA,
     ]
@@ -94,20 +83,24 @@ def test_the_map(tmp_path: Path) -> None:
     assert scene.polyline_flags.tolist() == [0, LaneFlag.INTERSECTION, 0, 0, 0]
     following = {(1, 2, EdgeKind.SUCCESSOR), (2, 1, EdgeKind.PREDECESSOR)}
     assert named_edges(scene) == following | {(1, 3, EdgeKind.LEFT), (3, 1, EdgeKind.RIGHT)}
-    city = [scene.polyline(index) + scene.origin - (1000.0, -700.0) for index in range(5)]
-    assert np.allclose(city[0], np.stack([np.linspace(0, 9, 10), np.zeros(10)], -1), atol=TOLERANCE)
-    assert np.allclose(city[3], [(9, -3), (9, 3), (12, 3), (12, -3), (9, -3)], atol=TOLERANCE)
-    assert np.allclose(city[4], [(-5, -5), (20, -5), (20, 9), (-5, 9), (-5, -5)], atol=TOLERANCE)
+    corner = (1000.0, -700.0)
+    center, _, _, crosswalk, area = [
+        scene.polyline(index) + scene.origin - corner for index in range(5)
+    ]
+    assert_near(center[:, 0], np.linspace(0, 9, 10), TOLERANCE)
+    assert_near(center[:, 1], 0.0, TOLERANCE)
+    assert_near(crosswalk, [(9, -3), (9, 3), (12, 3), (12, -3), (9, -3)], TOLERANCE)
+    ring = np.array([(-5, -5), (20, -5), (20, 9), (-5, 9), (-5, -5)])
+    assert_near(area, ring, TOLERANCE)
+
+
+def test_a_boundary_of_one_point_is_repeated(tmp_path: Path) -> None:
     archive = argoverse2_map()
-    archive["lane_segments"]["2"]["right_lane_boundary"] = archive["lane_segments"]["2"][
-        "right_lane_boundary"
-    ][:1]
-    scene = read(
-        fixtures.write_argoverse2(tmp_path, archive=archive)
-    )  # a boundary of one point is repeated
-    assert np.allclose(
-        scene.polyline(1)[[0, -1]] + scene.origin, [(1009, -700), (1010.5, -697)], atol=TOLERANCE
-    )
+    lane = archive["lane_segments"]["2"]
+    lane["right_lane_boundary"] = lane["right_lane_boundary"][:1]
+    scene = read(fixtures.write_argoverse2(tmp_path, archive=archive))
+    ends = scene.polyline(1)[[0, -1]] + scene.origin
+    assert_near(ends, [(1009, -700), (1010.5, -697)], TOLERANCE)
 
 
 def test_splits_and_inputs(tmp_path: Path) -> None:
@@ -144,9 +137,8 @@ def test_tracks_equal_av2(real_path: Path) -> None:
         assert np.flatnonzero(scene.valid[index]).tolist() == sorted(step)
         for name, origin in (("position", scene.origin), ("velocity", 0.0), ("heading", 0.0)):
             expected = np.array([getattr(state, name) for state in track.object_states])
-            assert (
-                np.abs(getattr(scene, name)[index, step] + origin - expected).max() < TOLERANCE
-            ), name
+            actual = getattr(scene, name)[index, step] + origin
+            assert_near(actual, expected, TOLERANCE, name)
         assert AgentKind(scene.agent_kind[index]).name.lower() == track.object_type.value
         role = {2: AgentRole.SCORED, 3: AgentRole.FOCAL}.get(
             track.category.value, AgentRole.CONTEXT
@@ -165,10 +157,9 @@ def test_the_map_equals_av2(real_path: Path) -> None:
     )
     scene = read(real_path)
     kinds = [PolylineKind(kind) for kind in scene.polyline_kind]
-    city = {
-        (kinds[index], int(number)): scene.polyline(index) + scene.origin
-        for index, number in enumerate(scene.polyline_id)
-    }
+    city = {}
+    for index, number in enumerate(scene.polyline_id):
+        city[kinds[index], int(number)] = scene.polyline(index) + scene.origin
     expected: dict[tuple[PolylineKind, int], np.ndarray] = {}
     links = set()
     for number, lane in oracle.vector_lane_segments.items():
@@ -188,6 +179,6 @@ def test_the_map_equals_av2(real_path: Path) -> None:
         expected[PolylineKind.DRIVABLE_AREA, number] = area.xyz[:, :2]
     assert city.keys() == expected.keys()
     for key, points in expected.items():
-        assert np.abs(city[key] - points).max() < TOLERANCE, key
+        assert_near(city[key], points, TOLERANCE, str(key))
     known = {link for link in links if link[1] in oracle.vector_lane_segments}
     assert named_edges(scene) == known

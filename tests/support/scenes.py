@@ -243,3 +243,13 @@ def assert_same_steps(left: Scene, right: Scene, name: str, count: int, toleranc
         one, other = (getattr(scene, field)[row, :count][known] for scene, row in rows)
         shift = right.origin - left.origin if field == "position" else 0.0
         assert np.allclose(one - other - shift, 0.0, atol=tolerance), (name, field)
+
+
+def in_city(scene: Scene) -> np.ndarray:
+    """Positions float64 [A, T, 2] in the city frame, metres; the origin where invalid."""
+    return scene.position + scene.origin
+
+
+def assert_near(actual: Any, expected: Any, tolerance: float, name: str = "") -> None:
+    """No value differs by more than the tolerance."""
+    np.testing.assert_allclose(actual, expected, atol=tolerance, rtol=0, err_msg=name)

@@ -221,7 +221,8 @@ def test_real_lanes_equal_the_xml(sample: Path) -> None:
         expected = set()
         for lane_id in kept:
             for tag in ways[lane_id].iter("tag"):
-                name, value = tag.get("k"), tag.get("v")
+                name = tag.get("k")
+                value = tag.get("v")
                 if name in link and int(value) in kept:
                     expected.add((lane_id, int(value), link[name]))
         assert named_edges(scene) == expected

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from support import interaction as files
 from support.interaction import CORNER, LOCATION, Row, car, traffic, walker
-from support.scenes import agent, assert_same_history, named_edges, with_role
+from support.scenes import (
+    agent,
+    assert_near,
+    assert_same_history,
+    in_city,
+    named_edges,
+    with_role,
+)
 
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
@@ -39,44 +46,28 @@ def test_a_case_becomes_a_scene(raw: Path) -> None:
     reader = Interaction()
     items = reader.inputs(raw, "val")
     scene = reader.read(items[1], "val", raw).validate()
-    assert (scene.scene_id, scene.source, scene.split, scene.city) == (
-        f"{LOCATION}-3",
-        "interaction",
-        "val",
-        LOCATION,
-    )
-    assert (scene.period_s, scene.num_history, scene.num_future, scene.num_steps) == (
-        0.1,
-        10,
-        30,
-        40,
-    )
+    names = (scene.scene_id, scene.source, scene.split, scene.city)
+    assert names == (f"{LOCATION}-3", "interaction", "val", LOCATION)
+    assert (scene.num_history, scene.num_future, scene.num_steps) == (10, 30, 40)
+    assert scene.period_s == 0.1
     assert sorted(scene.agent_id) == ["1", "10", "2", "P7"]  # agent 4 is not observed
-    for name, _, kind, x, y, vx, vy, heading, *_ in (
-        row for row in traffic(40) if row[1] == 10 and row[0] != "4"
-    ):
+    for name, frame, kind, x, y, vx, vy, heading, *_ in traffic(40):
+        if frame != 10 or name == "4":
+            continue
         index = agent(scene, name)
-        assert (
-            kind == "car"
-            and scene.agent_kind[index] == AgentKind.VEHICLE
-            and scene.agent_role[index] == AgentRole.SCORED
-        )
-        assert np.abs(scene.position[index, 9] + scene.origin - (x, y)).max() < 1e-3
-        assert np.abs(scene.velocity[index, 9] - (vx, vy)).max() < 1e-3
-        assert abs(scene.heading[index, 9] - float(heading)) < 1e-4
+        assert kind == "car"
+        assert scene.agent_kind[index] == AgentKind.VEHICLE
+        assert scene.agent_role[index] == AgentRole.SCORED
+        assert_near(in_city(scene)[index, 9], (x, y), 1e-3)
+        assert_near(scene.velocity[index, 9], (vx, vy), 1e-3)
+        assert_near(scene.heading[index, 9], float(heading), 1e-4)
     person = agent(scene, "P7")
-    assert (scene.agent_kind[person], scene.agent_role[person]) == (
-        AgentKind.PEDESTRIAN,
-        AgentRole.CONTEXT,
-    )
-    assert (
-        np.allclose(scene.heading[person, 4:], math.pi / 2, atol=1e-3)
-        and not scene.heading[person, 0]
-    )
-    assert (
-        scene.agent_size[agent(scene, "1")].tolist() == [4.5, np.float32(1.8)]
-        and not scene.agent_size[person].any()
-    )
+    assert scene.agent_kind[person] == AgentKind.PEDESTRIAN
+    assert scene.agent_role[person] == AgentRole.CONTEXT
+    assert_near(scene.heading[person, 4:], math.pi / 2, 1e-3)
+    assert not scene.heading[person, 0]
+    assert scene.agent_size[agent(scene, "1")].tolist() == [4.5, np.float32(1.8)]
+    assert not scene.agent_size[person].any()
 
 
 def test_windows_of_a_recording(raw: Path) -> None:
@@ -86,37 +77,28 @@ def test_windows_of_a_recording(raw: Path) -> None:
     scene = reader.read(reader.inputs(raw, WINDOWS)[1], WINDOWS, raw).validate()
     assert scene.scene_id == f"{LOCATION}-000-11"
     assert "P1" in scene.agent_id
-    assert (
-        np.abs(scene.position[agent(scene, "1"), 0] + scene.origin - CORNER - (8.8, 0.0)).max()
-        < 1e-3
-    )
+    assert_near(in_city(scene)[agent(scene, "1"), 0] - CORNER, (8.8, 0.0), 1e-3)
     longer = Interaction(num_history=20, num_future=30, stride=4)
     assert longer.splits(raw) == [WINDOWS]
     items = longer.inputs(raw, WINDOWS)
     assert [item.part for item in items] == ["1", "5", "9"]
     assert longer.read(items[2], WINDOWS, raw).validate().num_steps == 50
-    path = (
-        raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv"
-    )  # a window needs a car at its last observed and its last step
-    files.write_recording(
-        path, car("1", (0, 0), 8.0, range(1, 46)) + car("2", (9, 0), 8.0, range(50, 90))
-    )
-    assert [item.part for item in Interaction(stride=5).inputs(raw, WINDOWS)] == [
-        "1",
-        "6",
-        "41",
-        "46",
-    ]
+
+
+def test_a_window_needs_a_car_at_its_last_observed_and_its_last_step(raw: Path) -> None:
+    first = car("1", (0, 0), 8.0, range(1, 46))
+    second = car("2", (9, 0), 8.0, range(50, 90))
+    files.write_recording(raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv", first + second)
+    items = Interaction(stride=5).inputs(raw, WINDOWS)
+    assert [item.part for item in items] == ["1", "6", "41", "46"]
 
 
 def test_locations_are_balanced(raw: Path) -> None:
     other = raw / WINDOWS / "DR_TEST_Other"
     for number in range(3):
         files.write_recording(other / f"vehicle_tracks_{number:03d}.csv", traffic(60))
-    chosen = [
-        item.name(raw).removeprefix(f"{WINDOWS}/")
-        for item in Interaction(max_windows=4).inputs(raw, WINDOWS)
-    ]
+    items = Interaction(max_windows=4).inputs(raw, WINDOWS)
+    chosen = [item.name(raw).removeprefix(f"{WINDOWS}/") for item in items]
     expected = ["000.csv#1", "000.csv#21", "001.csv#11", "002.csv#1"]
     assert chosen[3:] == [f"DR_TEST_Other/vehicle_tracks_{name}" for name in expected]
     assert len(chosen) == 7
@@ -126,18 +108,22 @@ def test_locations_are_balanced(raw: Path) -> None:
     ("focal", "expected"), [("none", set()), ("moving", {"1"}), ("farthest", {"3"})]
 )
 def test_the_focal_vehicle(raw: Path, focal: str, expected: set[str]) -> None:
-    late = car("3", (0.0, 4.0), 1.0, range(1, 11)) + car("3", (-36.0, 4.0), 40.0, range(11, 41))
-    scene = read_case(raw, car("1", (0, 0), 8.0, range(1, 41)) + late, Interaction(focal=focal))  # type: ignore[arg-type]
+    early = car("1", (0, 0), 8.0, range(1, 41))
+    late = car("3", (0.0, 4.0), 1.0, range(1, 11))
+    late += car("3", (-36.0, 4.0), 40.0, range(11, 41))
+    reader = Interaction(focal=focal)  # type: ignore[arg-type]
+    scene = read_case(raw, early + late, reader)
     assert with_role(scene, AgentRole.FOCAL) == expected
 
 
 def test_the_history_does_not_depend_on_the_future(raw: Path) -> None:
     rows = traffic(40) + walker("P7", (5.0, 9.0), range(8, 41))
     before = read_case(raw, rows)
-    changed = [
-        (*row[:3], row[3] + 50.0, row[4] - 9.0, 1.0, 1.0, *row[7:]) if row[1] > H else row
-        for row in rows
-    ]
+    changed = []
+    for name, frame, kind, x, y, vx, vy, *box in rows:
+        if frame > H:
+            x, y, vx, vy = x + 50.0, y - 9.0, 1.0, 1.0
+        changed.append((name, frame, kind, x, y, vx, vy, *box))
     after = read_case(raw, changed)
     assert_same_history(before, after)
     assert not np.array_equal(before.position, after.position)
@@ -162,9 +148,8 @@ def test_an_unusable_case_is_refused(raw: Path, rows: list[Row], reason: str) ->
 def test_a_short_recording_and_a_missing_map_are_refused(raw: Path) -> None:
     reader = Interaction(num_future=90)
     [item] = reader.inputs(raw, WINDOWS)
-    with pytest.raises(
-        SceneError, match=r"vehicle_tracks_000.csv: frame_id: no window of 10 \+ 90 steps"
-    ):
+    message = r"vehicle_tracks_000.csv: frame_id: no window of 10 \+ 90 steps"
+    with pytest.raises(SceneError, match=message):
         reader.read(item, WINDOWS, raw)
     (raw / "maps" / f"{LOCATION}.osm_xy").unlink()
     with pytest.raises(SceneError, match="osm_xy: no such file, expected the map"):
@@ -177,11 +162,11 @@ def test_lanelets_become_directed_centerlines(raw: Path) -> None:
     lane, area = PolylineKind.LANE_VEHICLE, PolylineKind.DRIVABLE_AREA
     assert scene.polyline_id.tolist() == [100, 101, 102] * 2
     assert scene.polyline_kind.tolist() == [lane] * 3 + [area] * 3
-    for index, (begin, end) in enumerate(
-        [((0, 0), (50, 0)), ((50, 0), (90, 0)), ((0, 4), (50, 4))]
-    ):
+    ends = [((0, 0), (50, 0)), ((50, 0), (90, 0)), ((0, 4), (50, 4))]
+    for index, begin_and_end in enumerate(ends):
         line = scene.polyline(index) + scene.origin - CORNER
-        assert np.abs(line[[0, -1]] - (begin, end)).max() < 1e-3 and (np.diff(line[:, 0]) > 0).all()
+        assert_near(line[[0, -1]], begin_and_end, 1e-3)
+        assert (np.diff(line[:, 0]) > 0).all()
         ring = scene.polyline(index + 3)
         assert (ring[0] == ring[-1]).all()
     following = {(100, 101, EdgeKind.SUCCESSOR), (101, 100, EdgeKind.PREDECESSOR)}
@@ -197,26 +182,16 @@ def test_speed_limits_and_priorities_of_a_scene(
     """The example of docs/data.md."""
     monkeypatch.chdir(tmp_path)
     reader = Interaction(map_radius_m=10.0)
-    prepare(
-        reader,
-        files.folder(tmp_path / "RAW"),
-        Path("stores/interaction"),
-        PrepareOptions(splits=("val",), progress=False),
-    )
+    raw = files.folder(tmp_path / "RAW")
+    options = PrepareOptions(splits=("val",), progress=False)
+    prepare(reader, raw, Path("stores/interaction"), options)
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-    [example] = [
-        code
-        for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        if "read_lanelets" in code
-    ]
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [example] = [code for code in blocks if "read_lanelets" in code]
     names: dict[str, Any] = {}
     exec(example, names)
-    assert names["scene"].polyline_id.tolist() == [
-        100,
-        102,
-        100,
-        102,
-    ]  # not the lane ahead, number 101
+    # Not the lane ahead, number 101.
+    assert names["scene"].polyline_id.tolist() == [100, 102, 100, 102]
     assert names["limit"] == pytest.approx([11.176] * 4)
     assert names["limit_of"][101] != names["limit_of"][101]  # NaN
     assert names["yields"].tolist() == [[102], [100]]
@@ -230,39 +205,30 @@ def test_real_cars_drive_along_the_lanes(interaction_slice: Path) -> None:
         focal = int(scene.agent_role.argmax())
         lanes = np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)
         lines = [scene.polyline(index) for index in lanes]
-        start, end = (
-            np.concatenate([line[part] for line in lines])
-            for part in (slice(None, -1), slice(1, None))
-        )
-        at = scene.valid[focal]
-        distance = distance_to_segments(
-            scene.position[focal][at, None].astype(np.float64), start, end
-        )
+        start = np.concatenate([line[:-1] for line in lines])
+        end = np.concatenate([line[1:] for line in lines])
+        known = scene.valid[focal]
+        position = scene.position[focal][known].astype(np.float64)
+        distance = distance_to_segments(position[:, None], start, end)
         along = (end - start)[distance.argmin(1)]
-        cos = np.cos(np.arctan2(along[:, 1], along[:, 0]) - scene.heading[focal, at])
-        directions.append(
-            np.median(cos[distance.min(1) < 3.0]) if (distance.min(1) < 3.0).any() else 0.0
-        )
+        lane_heading = np.arctan2(along[:, 1], along[:, 0])
+        cos = np.cos(lane_heading - scene.heading[focal, known])
+        on_lane = distance.min(1) < 3.0
+        directions.append(np.median(cos[on_lane]) if on_lane.any() else 0.0)
     assert np.mean(np.array(directions) > 0.9) > 0.9
 
 
 def test_boundaries_of_real_maps_are_directed(interaction_slice: Path) -> None:
-    lanelets = [
-        read_lanelets(path) for path in sorted((interaction_slice / "maps").glob("*.osm_xy"))
-    ]
+    folder = interaction_slice / "maps"
     scored = [path.name.removesuffix("_val.csv") for path in (interaction_slice / "val").iterdir()]
-    maps = [read_lanelets(interaction_slice / "maps" / f"{name}.osm_xy") for name in scored]
+    maps = [read_lanelets(folder / f"{name}.osm_xy") for name in scored]
     assert sum(len(part.speed_limit_m_s) for part in maps) == 538
-    for part in lanelets:
-        lanes = part.lanes
-        following = lanes.edge[:, lanes.edge_kind == EdgeKind.SUCCESSOR]
-        ends, starts = (
-            lanes.polyline_offset[1:][following[0]] - 1,
-            lanes.polyline_offset[:-1][following[1]],
-        )
-        assert (
-            np.abs(lanes.point[ends] - lanes.point[starts]).max() < 1e-6
-        )  # a lane begins where the one before it ends
+    for path in sorted(folder.glob("*.osm_xy")):
+        lanes = read_lanelets(path).lanes
+        before, after = lanes.edge[:, lanes.edge_kind == EdgeKind.SUCCESSOR]
+        end = lanes.point[lanes.polyline_offset[before + 1] - 1]
+        start = lanes.point[lanes.polyline_offset[after]]
+        assert_near(start, end, 1e-6)
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -276,21 +242,17 @@ def test_real_rows_are_kept(interaction_slice: Path, split: str, every: int) -> 
     for item in reader.inputs(interaction_slice, split)[::every]:
         scene = reader.read(item, split, interaction_slice).validate()
         first = 1 if split == "val" else int(item.part)
-        rows = [
-            row
-            for row in csv_rows(item.path)
-            if float(row.get("case_id", item.part)) == float(item.part)
-        ]
-        step = np.array([int(row["frame_id"]) - first for row in rows])
-        rows = [
-            row
-            for row, at in zip(rows, step, strict=True)
-            if 0 <= at < 40 and row["track_id"] in scene.agent_id
-        ]
+        rows = []
+        for row in csv_rows(item.path):
+            in_part = float(row.get("case_id", item.part)) == float(item.part)
+            in_window = 0 <= int(row["frame_id"]) - first < 40
+            if in_part and in_window and row["track_id"] in scene.agent_id:
+                rows.append(row)
         step = np.array([int(row["frame_id"]) - first for row in rows])
         index = [scene.agent_id.index(row["track_id"]) for row in rows]
-        assert scene.valid.sum() == len(rows) and scene.valid[index, step].all()
+        assert scene.valid.sum() == len(rows)
+        assert scene.valid[index, step].all()
         xy = np.array([(float(row["x"]), float(row["y"])) for row in rows])
-        assert np.abs(scene.position[index, step] + scene.origin - xy).max() < 1e-3
+        assert_near(in_city(scene)[index, step], xy, 1e-3)
         heading = np.array([float(row["psi_rad"] or "nan") for row in rows])
         assert np.nanmin(np.cos(scene.heading[index, step] - heading)) > 1 - 1e-6

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.raw_folders import FOLDERS
+from support.scenes import assert_near, in_city
 
 from data_prep.readers.sdd import Sdd, read_tracks
 from trajformer.errors import SceneError
@@ -15,33 +16,31 @@ from trajformer.scenes.scene import AgentKind, AgentRole
 
 def test_both_layouts_give_the_same_scene(tmp_path: Path) -> None:
     reader = FOLDERS["sdd"](tmp_path)
-    packed, text = (
-        reader.read(item, "train", tmp_path).validate() for item in reader.inputs(tmp_path, "train")
-    )
+    scenes = []
+    for item in reader.inputs(tmp_path, "train"):
+        scenes.append(reader.read(item, "train", tmp_path).validate())
+    packed, text = scenes
     assert (packed.scene_id, text.scene_id, text.city) == ("train-7", "gates_0-0", "gates_0")
-    for scene in (packed, text):
-        assert (scene.unit, scene.period_s, scene.num_history, scene.num_future) == (
-            "px",
-            0.4,
-            8,
-            12,
-        )
-        assert scene.agent_id == ("0", "1") and scene.valid.all()
-        assert (scene.agent_role == AgentRole.SCORED).all() and (
-            scene.agent_kind == AgentKind.PEDESTRIAN
-        ).all()
-        expected = [
-            [(9.5 * step + 40 * agent, 100 - 3 * agent) for step in range(20)] for agent in range(2)
-        ]
-        np.testing.assert_allclose(scene.position + scene.origin, expected, atol=1e-4)
-        np.testing.assert_allclose(
-            scene.velocity, np.broadcast_to((9.5 / 0.4, 0.0), scene.velocity.shape), atol=1e-4
-        )
-        assert not scene.heading.any() and not scene.num_polylines
+    step = np.arange(20)
+    for scene in scenes:
+        assert (scene.unit, scene.period_s) == ("px", 0.4)
+        assert (scene.num_history, scene.num_future) == (8, 12)
+        assert scene.agent_id == ("0", "1")
+        assert scene.valid.all()
+        assert (scene.agent_role == AgentRole.SCORED).all()
+        assert (scene.agent_kind == AgentKind.PEDESTRIAN).all()
+        x, y = np.moveaxis(in_city(scene), -1, 0)
+        assert_near(x, [9.5 * step, 9.5 * step + 40], 1e-4)
+        assert_near(y, [[100] * 20, [97] * 20], 1e-4)
+        assert_near(scene.velocity[..., 0], 9.5 / 0.4, 1e-4)
+        assert_near(scene.velocity[..., 1], 0.0, 1e-4)
+        assert not scene.heading.any()
+        assert not scene.num_polylines
 
 
 def test_real_counts_and_positions(real_data: Path) -> None:
-    reader, raw = Sdd(), real_data / "sdd"
+    reader = Sdd()
+    raw = real_data / "sdd"
     frame = pd.read_parquet(raw / "sdd.parquet")
     tracks = read_tracks(raw / "sdd.parquet")
     for split, expected in (("train", 8_985), ("test", 2_829)):
@@ -49,27 +48,27 @@ def test_real_counts_and_positions(real_data: Path) -> None:
         items = reader.inputs(raw, split)
         assert len(items) == reader.published[split] == rows.scene.nunique()
         chosen = tracks.split == tracks.splits.index(split)
-        pairs, steps = np.unique(
-            tracks.scene[chosen] * 1_000 + tracks.agent[chosen], return_counts=True
-        )
-        assert len(pairs) == expected and (steps == 20).all()  # a track with all steps is scored
+        tracks_of_scenes = tracks.scene[chosen] * 1_000 + tracks.agent[chosen]
+        _, steps = np.unique(tracks_of_scenes, return_counts=True)
+        assert len(steps) == expected
+        assert (steps == 20).all()  # a track with all steps is scored
         for item in items[::150]:
             scene = reader.read(item, split, raw).validate()
             part = rows[rows.scene == int(item.part)].sort_values(["agent", "step"])
-            assert (scene.agent_role == AgentRole.SCORED).all() and scene.unit == "px"
+            assert (scene.agent_role == AgentRole.SCORED).all()
+            assert scene.unit == "px"
             assert scene.agent_id == tuple(part.agent.drop_duplicates().astype(str))
-            np.testing.assert_allclose(
-                (scene.position + scene.origin).reshape(-1, 2), part[["x", "y"]], atol=1e-3
-            )
+            assert_near(in_city(scene).reshape(-1, 2), part[["x", "y"]], 1e-3)
 
 
 def test_a_validation_part_is_cut_from_the_training_part(real_data: Path) -> None:
-    reader, raw = Sdd(val_scenes=600), real_data / "sdd"
+    reader = Sdd(val_scenes=600)
+    raw = real_data / "sdd"
     assert reader.splits(raw) == ["test", "train", "val"]
-    train, val = (
-        [int(item.part) for item in reader.inputs(raw, split)] for split in ("train", "val")
-    )
-    assert len(val) == 600 and max(train) < min(val)
+    train = [int(item.part) for item in reader.inputs(raw, "train")]
+    val = [int(item.part) for item in reader.inputs(raw, "val")]
+    assert len(val) == 600
+    assert max(train) < min(val)
     assert train + val == [int(item.part) for item in Sdd().inputs(raw, "train")]
     scene = reader.read(reader.inputs(raw, "val")[0], "val", raw).validate()
     assert (scene.scene_id, scene.split) == (f"val-{val[0]}", "val")
@@ -78,27 +77,23 @@ def test_a_validation_part_is_cut_from_the_training_part(real_data: Path) -> Non
 def test_a_file_that_ends_its_process_is_one_unusable_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, python = FOLDERS["sdd"](tmp_path / "raw"), tmp_path / "python"
+    reader = FOLDERS["sdd"](tmp_path / "raw")
+    python = tmp_path / "python"
     python.write_text("#!/bin/sh\nkill -9 $$\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     packed, text = reader.inputs(tmp_path / "raw", "train")
-    assert reader.splits(tmp_path / "raw") == ["test", "train"] and (packed.part, text.part) == (
-        "",
-        "0",
-    )
-    with pytest.raises(
-        SceneError,
-        match=r"parquet: not a readable parquet file: it ends the process .*; download it again",
-    ):
+    assert reader.splits(tmp_path / "raw") == ["test", "train"]
+    assert (packed.part, text.part) == ("", "0")
+    message = r"parquet: not a readable parquet file: it ends the process .*; download it again"
+    with pytest.raises(SceneError, match=message):
         reader.read(packed, "train", tmp_path / "raw")
 
 
 @pytest.mark.parametrize("stride", [1, 3])
 def test_windows_of_a_text_file(tmp_path: Path, stride: int) -> None:
-    rows = [f"{6 * frame} 5 {3.0 * frame} 4.0" for frame in range(27)] + [
-        f"{6 * frame} 6 0.0 {frame}" for frame in range(9, 12)
-    ]
+    rows = [f"{6 * frame} 5 {3.0 * frame} 4.0" for frame in range(27)]
+    rows += [f"{6 * frame} 6 0.0 {frame}" for frame in range(9, 12)]
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "little_1.txt").write_text("\n".join(rows))
     reader = Sdd(stride=stride)
@@ -106,8 +101,6 @@ def test_windows_of_a_text_file(tmp_path: Path, stride: int) -> None:
     items = reader.inputs(tmp_path, "test")
     assert [int(item.part) for item in items] == list(range(0, 48, 6 * stride))
     scene = reader.read(items[-1], "test", tmp_path).validate()
-    assert dict(zip(scene.agent_id, scene.agent_role.tolist(), strict=True)) == {
-        "5": AgentRole.SCORED,
-        "6": AgentRole.CONTEXT,
-    }
+    assert scene.agent_id == ("5", "6")
+    assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
     assert scene.valid.sum(1).tolist() == [20, 3]

@@ -1,4 +1,4 @@
-"""Attention agrees with a reference in double precision and with PyTorch; masks, empty rows, recorded weights."""
+"""Attention agrees with a reference in float64 and with PyTorch; masks, empty rows, weights."""
 
 import pytest
 import torch
@@ -23,7 +23,10 @@ def reference(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = N
 
 
 def qkv(d_k: int = 8, d_v: int = 8, keys: int = 7) -> tuple[Tensor, ...]:
-    return draw(3, 2, 5, d_k), draw(3, 2, keys, d_k, seed=1), draw(3, 2, keys, d_v, seed=2)
+    query = draw(3, 2, 5, d_k)
+    key = draw(3, 2, keys, d_k, seed=1)
+    value = draw(3, 2, keys, d_v, seed=2)
+    return query, key, value
 
 
 def mask_with_empty_row(*shape: int) -> Tensor:
@@ -55,10 +58,8 @@ def test_attend_equals_the_reference(shape: tuple[int, ...] | None, d_k: int, d_
 
 
 def test_no_keys_give_zeros() -> None:
-    q, k, v = qkv(keys=0)
-    assert torch.equal(
-        attend(q, k, v, torch.zeros(3, 2, 1, 0, dtype=torch.bool)), torch.zeros(3, 2, 5, 8)
-    )
+    mask = torch.zeros(3, 2, 1, 0, dtype=torch.bool)
+    assert torch.equal(attend(*qkv(keys=0), mask), torch.zeros(3, 2, 5, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -85,7 +86,7 @@ def test_empty_rows_are_exact_zeros_with_finite_gradients(
 
 
 def test_the_kernel_never_gets_an_empty_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some backends return NaN for an empty row; the CPU backend does not, so the output cannot show it."""
+    """Some backends return NaN for an empty row, but not the CPU's, so the output cannot show it."""
     kernel, masks = F.scaled_dot_product_attention, []
 
     def recording_kernel(*arguments: Tensor, attn_mask: Tensor, **options: float) -> Tensor:
@@ -110,11 +111,13 @@ def test_dropout_drops_weights_in_training_only() -> None:
     q, k, v = qkv()
     assert torch.equal(attend(q, k, v, dropout=0.0), attend(q, k, v))
     torch.manual_seed(0)
-    dropped = attend(
-        torch.zeros(1, 1, 100, 4), torch.zeros(1, 1, 400, 4), torch.ones(1, 1, 400, 1), dropout=0.5
-    )
-    assert dropped.std() > 0.01 and abs(dropped.mean() - 1.0) < 0.02
-    layer, x = MultiHeadAttention(WIDTH, HEADS, dropout=0.5), draw(2, 6, WIDTH)
+    query = torch.zeros(1, 1, 100, 4)
+    key = torch.zeros(1, 1, 400, 4)
+    dropped = attend(query, key, torch.ones(1, 1, 400, 1), dropout=0.5)
+    assert dropped.std() > 0.01
+    assert abs(dropped.mean() - 1.0) < 0.02
+    layer = MultiHeadAttention(WIDTH, HEADS, dropout=0.5)
+    x = draw(2, 6, WIDTH)
     assert not torch.equal(layer(x, x), layer(x, x))
     layer.eval()
     assert torch.equal(layer(x, x), layer(x, x))
@@ -131,24 +134,24 @@ def layer() -> MultiHeadAttention:
 
 def test_equals_torch_multihead_attention(layer: MultiHeadAttention) -> None:
     torch_layer = copy_attention(layer, nn.MultiheadAttention(WIDTH, HEADS, batch_first=True))
-    x, memory, value = (
-        draw(3, n, WIDTH, seed=s).requires_grad_() for n, s in ((5, 0), (7, 1), (7, 2))
-    )
+    x = draw(3, 5, WIDTH).requires_grad_()
+    memory = draw(3, 7, WIDTH, seed=1).requires_grad_()
+    value = draw(3, 7, WIDTH, seed=2).requires_grad_()
     real = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
     out = layer(x, memory, value, real[:, None])
     expected, weights = torch_layer(
         x, memory, value, key_padding_mask=~real, average_attn_weights=False
     )
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(
-        weights_of(layer, x, memory, mask=real[:, None]), weights, atol=1e-6, rtol=1e-5
-    )
+    recorded = weights_of(layer, x, memory, mask=real[:, None])
+    torch.testing.assert_close(recorded, weights, atol=1e-6, rtol=1e-5)
     direction = draw(3, 5, WIDTH, seed=6)
     inputs = [x, memory, value, layer.query.weight, layer.value.weight, layer.out.weight]
     gradients = torch.autograd.grad((out * direction).sum(), inputs)
     packed = [x, memory, value, torch_layer.in_proj_weight, torch_layer.out_proj.weight]
-    *first, inner, outer = torch.autograd.grad((expected * direction).sum(), packed)
-    for a, b in zip(gradients, [*first, inner[:WIDTH], inner[2 * WIDTH :], outer], strict=True):
+    *first, d_in, d_out = torch.autograd.grad((expected * direction).sum(), packed)
+    d_query, _, d_value = d_in.chunk(3)
+    for a, b in zip(gradients, [*first, d_query, d_value, d_out], strict=True):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
     assert not gradients[1][~real].any() and not gradients[2][~real].any()
 
@@ -157,14 +160,10 @@ def test_free_widths_and_no_biases() -> None:
     layer = MultiHeadAttention(10, 3, d_k=4, d_v=7, bias=False)
     assert all(part.bias is None for part in (layer.query, layer.key, layer.value, layer.out))
     x, memory = draw(2, 5, 10), draw(2, 6, 10, seed=1)
-    heads = [
-        reference(
-            x @ layer.query.weight[4 * h : 4 * h + 4].T,
-            memory @ layer.key.weight[4 * h : 4 * h + 4].T,
-            value,
-        )
-        for h, value in enumerate((memory @ layer.value.weight.T).split(7, -1))
-    ]
+    queries = (x @ layer.query.weight.T).split(4, -1)
+    keys = (memory @ layer.key.weight.T).split(4, -1)
+    values = (memory @ layer.value.weight.T).split(7, -1)
+    heads = [reference(q, k, v) for q, k, v in zip(queries, keys, values, strict=True)]
     expected = torch.cat(heads, -1).float() @ layer.out.weight.T
     torch.testing.assert_close(layer(x, memory), expected, atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="heads 3 does not divide width 10"):
@@ -177,24 +176,20 @@ BLOCK = BlockConfig(16, 2, 16)
 def test_recorded_weights_do_not_change_the_output() -> None:
     torch.manual_seed(0)
     encoder = Encoder(BLOCK, 2).eval()
-    x, real = (
-        torch.randn(2, 5, 16),
-        torch.tensor([[True] * 5, [True, True, True, False, False]])[:, None],
-    )
+    x = torch.randn(2, 5, 16)
+    real = torch.ones(2, 1, 5, dtype=torch.bool)
+    real[1, :, 3:] = False
     expected = encoder(x, real)
     with recorded_weights(encoder) as record:
         assert torch.equal(encoder(x, real), expected)
     assert list(record) == ["layers.0.attention.sublayer", "layers.1.attention.sublayer"]
     for (weights,) in record.values():
-        assert (
-            weights.shape == (2, 2, 5, 5)
-            and not weights.requires_grad
-            and not weights[1, ..., 3:].any()
-        )
+        assert weights.shape == (2, 2, 5, 5)
+        assert not weights.requires_grad
+        assert not weights[1, ..., 3:].any()
     layer: MultiHeadAttention = encoder.layers[0].attention.sublayer
     inputs = encoder.layers[0].attention.pre(x)
-    assert torch.equal(
-        record["layers.0.attention.sublayer"][0], weights_of(layer, inputs, inputs, mask=real)
-    )
+    [weights] = record["layers.0.attention.sublayer"]
+    assert torch.equal(weights, weights_of(layer, inputs, inputs, mask=real))
     encoder(x, real)
     assert [len(calls) for calls in record.values()] == [1, 1], "later calls are not recorded"

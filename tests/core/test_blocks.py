@@ -49,7 +49,8 @@ def test_encoder_block_equals_torch(norm_first: bool, activation: str) -> None:
     copy_rest(
         block.feedforward.sublayer, [block.attention.norm, block.feedforward.norm], torch_block
     )
-    x, real = draw(3, 6, WIDTH), torch.arange(6) < torch.tensor([6, 4, 1])[:, None]
+    x = draw(3, 6, WIDTH)
+    real = torch.arange(6) < torch.tensor([6, 4, 1])[:, None]
     expected = torch_block(x, src_key_padding_mask=~real)
     torch.testing.assert_close(block(x, real[:, None])[real], expected[real], atol=1e-5, rtol=1e-5)
 
@@ -89,22 +90,23 @@ def test_decoder_block_equals_torch(norm_first: bool, activation: str) -> None:
     copy_attention(block.cross_attention.sublayer, torch_block.multihead_attn)
     norms = [block.self_attention.norm, block.cross_attention.norm, block.feedforward.norm]
     copy_rest(block.feedforward.sublayer, norms, torch_block)
-    x, memory = draw(3, 5, WIDTH), draw(3, 7, WIDTH, seed=1)
-    real, causal = (
-        torch.arange(7) < torch.tensor([7, 4, 1])[:, None],
-        torch.ones(5, 5, dtype=torch.bool).tril(),
-    )
+    x = draw(3, 5, WIDTH)
+    memory = draw(3, 7, WIDTH, seed=1)
+    real = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
+    causal = torch.ones(5, 5, dtype=torch.bool).tril()
+    out = block(x, memory, mask=causal, memory_mask=real[:, None])
     expected = torch_block(x, memory, tgt_mask=~causal, memory_key_padding_mask=~real)
-    torch.testing.assert_close(
-        block(x, memory, mask=causal, memory_mask=real[:, None]), expected, atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3), (2, 0)])
 @pytest.mark.parametrize("shared", [False, True])  # one mask for all sequences
 def test_blocks_take_any_leading_axes(lead: tuple[int, ...], shared: bool) -> None:
-    block, x = randomize(DecoderBlock(config())), draw(*lead, 4, WIDTH)
-    memory, mask = draw(*lead, 5, WIDTH), draw_mask(*(() if shared else lead), 4, 5, share=0.7)
+    block = randomize(DecoderBlock(config()))
+    x = draw(*lead, 4, WIDTH)
+    memory = draw(*lead, 5, WIDTH)
+    mask_lead = () if shared else lead
+    mask = draw_mask(*mask_lead, 4, 5, share=0.7)
     out = block(x, memory, memory_mask=mask)
     assert out.shape == x.shape
     for index in itertools.product(*map(range, lead)):
@@ -113,20 +115,20 @@ def test_blocks_take_any_leading_axes(lead: tuple[int, ...], shared: bool) -> No
 
 
 @pytest.mark.parametrize("p", [1 / 256, 0.1, 0.3, 0.75, 254 / 256])
-def test_dropout_drops_the_given_share_and_keeps_the_mean(p: float) -> None:
+def test_dropout_drops_with_its_probability_and_keeps_the_mean(p: float) -> None:
     torch.manual_seed(0)
-    layer, x = Dropout(p), torch.ones(1000, 257)
-    out, dropped = layer(x), round(p * 256) / 256
+    layer = Dropout(p)
+    x = torch.ones(1000, 257)
+    out = layer(x)
     assert layer.eval()(x) is x
-    assert (out == 0).float().mean().item() == pytest.approx(dropped, abs=4e-3)
-    assert (
-        out.mean().item() == pytest.approx(1, abs=1e-2 if p < 0.9 else 1e-1)
-        and len(out.unique()) == 2
-    )
-    neighbors = ((out[:, 1:] == 0) & (out[:, :-1] == 0)).float().mean().item()
-    assert neighbors == pytest.approx(dropped**2, abs=5e-3), (
-        "the bytes of one random number must be independent"
-    )
+    dropped = out == 0
+    expected = round(p * 256) / 256
+    assert dropped.float().mean().item() == pytest.approx(expected, abs=4e-3)
+    assert out.mean().item() == pytest.approx(1, abs=1e-2 if p < 0.9 else 1e-1)
+    assert len(out.unique()) == 2
+    # The bytes of one random number must be independent.
+    both_neighbors = dropped[:, 1:] & dropped[:, :-1]
+    assert both_neighbors.float().mean().item() == pytest.approx(expected**2, abs=5e-3)
 
 
 @pytest.mark.parametrize("shape", [(20, 7), (3,), (0, 4)])

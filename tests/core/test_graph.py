@@ -25,11 +25,12 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 def dense(layer: GraphAttention, query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
     """The formula over all pairs [Q, S]."""
-    q, k = (layer.project(x).unflatten(-1, (HEADS, -1)).transpose(0, 1) for x in (query, key))
+    q = layer.project(query).unflatten(-1, (HEADS, -1)).transpose(0, 1)
+    k = layer.project(key).unflatten(-1, (HEADS, -1)).transpose(0, 1)
     a = torch.cat([layer.query, layer.key], -1)
-    pairs = torch.cat(
-        [q[:, :, None].expand(-1, -1, len(key), -1), k[:, None].expand(-1, len(query), -1, -1)], -1
-    )
+    all_q = q[:, :, None].expand(-1, -1, len(key), -1)
+    all_k = k[:, None].expand(-1, len(query), -1, -1)
+    pairs = torch.cat([all_q, all_k], -1)
     score = F.leaky_relu((pairs * a[:, None, None]).sum(-1), 0.2)
     weight = score.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num()
     return (weight @ k).transpose(0, 1).flatten(1)
@@ -40,16 +41,17 @@ def edges_of(mask: Tensor) -> Edges:
 
 
 def gradients(layer: GraphAttention, out: Tensor, *tensors: Tensor) -> list[Tensor]:
-    return list(
-        torch.autograd.grad((out * draw(*out.shape, seed=9)).sum(), [*layer.parameters(), *tensors])
-    )
+    loss = (out * draw(*out.shape, seed=9)).sum()
+    return list(torch.autograd.grad(loss, [*layer.parameters(), *tensors]))
 
 
 @pytest.mark.parametrize("isolated", [[], [3], [0, 6], range(7)])
 def test_graph_attention_equals_the_formula(layer: GraphAttention, isolated: list[int]) -> None:
-    (query, key), mask = inputs(), MASK.clone()
+    query, key = inputs()
+    mask = MASK.clone()
     mask[list(isolated)] = False
-    out, expected = layer(query, key, edges_of(mask)), dense(layer, query, key, mask)
+    out = layer(query, key, edges_of(mask))
+    expected = dense(layer, query, key, mask)
     torch.testing.assert_close(out, expected)
     assert torch.equal(out[list(isolated)], torch.zeros(len(isolated), WIDTH))
     actual = gradients(layer, out, query, key)
@@ -61,11 +63,12 @@ def test_graph_attention_equals_the_formula(layer: GraphAttention, isolated: lis
 
 
 def test_padding_edges_are_ignored(layer: GraphAttention) -> None:
-    (query, key), edges = inputs(), edges_of(MASK)
+    query, key = inputs()
+    edges = edges_of(MASK)
     position = draw(len(edges.query), WIDTH, seed=3)
-    padded = Edges(
-        torch.cat([edges.query, torch.full((5,), 7)]), torch.cat([edges.key, torch.arange(5)])
-    )
+    padded_query = torch.cat([edges.query, torch.full((5,), 7)])
+    padded_key = torch.cat([edges.key, torch.arange(5)])
+    padded = Edges(padded_query, padded_key)
     padding = (1e4 * draw(5, WIDTH, seed=4)).requires_grad_()
     out = layer(query, key, padded, torch.cat([position, padding]))
     torch.testing.assert_close(out, layer(query, key, edges, position))
@@ -101,14 +104,13 @@ def test_graph_attention_equals_torch_geometric(layer: GraphAttention) -> None:
     gat = pytest.importorskip("torch_geometric.nn").GATConv(
         WIDTH, WIDTH // HEADS, HEADS, add_self_loops=False, bias=False
     )
-    gat.load_state_dict(
-        {
-            "lin.weight": layer.project.weight,
-            "att_src": layer.key[None],
-            "att_dst": layer.query[None],
-        }
-    )
-    (query, key), edges = inputs(), edges_of(MASK)
-    torch.testing.assert_close(
-        layer(query, key, edges), gat((key, query), torch.stack([edges.key, edges.query]))
-    )
+    weights = {
+        "lin.weight": layer.project.weight,
+        "att_src": layer.key[None],
+        "att_dst": layer.query[None],
+    }
+    gat.load_state_dict(weights)
+    query, key = inputs()
+    edges = edges_of(MASK)
+    expected = gat((key, query), torch.stack([edges.key, edges.query]))
+    torch.testing.assert_close(layer(query, key, edges), expected)

@@ -25,11 +25,10 @@ CASES = {  # query steps, key steps, groups
 def sizes(case: str) -> tuple[int, int, Groups]:
     """Number of queries, number of keys, and groups of a case."""
     query_steps, key_steps, groups = CASES[case]
-    return (
-        query_steps * groups.queries + groups.ungrouped[0],
-        key_steps * groups.keys + groups.ungrouped[1],
-        groups,
-    )
+    more_queries, more_keys = groups.ungrouped
+    queries = query_steps * groups.queries + more_queries
+    keys = key_steps * groups.keys + more_keys
+    return queries, keys, groups
 
 
 def same_group(queries: int, keys: int, groups: Groups) -> Tensor:
@@ -42,39 +41,48 @@ def same_group(queries: int, keys: int, groups: Groups) -> Tensor:
 
 
 def formula(parts: list[Tensor], mask: Tensor | None, groups: Groups) -> Tensor:
-    """softmax(M * (Q_self K_self) + (1 - M) * (Q K)) V in float64; zeros if a row of the mask is empty."""
+    """softmax(M * (Q_self K_self) + (1 - M) * (Q K)) V in float64.
+
+    Zeros if a row of the mask is empty.
+    """
     query, key, value, group_query, group_key = (part.double() for part in parts)
     same = same_group(query.shape[-2], key.shape[-2], groups)
-    score = torch.where(same, group_query @ group_key.mT, query @ key.mT) * query.shape[-1] ** -0.5
+    product = torch.where(same, group_query @ group_key.mT, query @ key.mT)
+    score = product * query.shape[-1] ** -0.5
     if mask is None:
         return score.softmax(-1) @ value
     return (score.masked_fill(~mask, -1e9).softmax(-1) * mask) @ value
 
 
 def mixed_mask(queries: int, keys: int, groups: Groups) -> Tensor:
-    """A random mask [3, 1, L, S] with first rows that are empty, limited to the own group, and limited to other groups."""
-    same, mask = (
-        same_group(queries, keys, groups),
-        draw_mask(3, 1, queries, keys, share=0.6, seed=7),
-    )
-    mask[:, 0, 0] = torch.stack([torch.zeros_like(same[0]), same[0], ~same[0]])
+    """A random mask [3, 1, L, S].
+
+    The first rows are empty, limited to the own group, and limited to other groups.
+    """
+    same = same_group(queries, keys, groups)
+    mask = draw_mask(3, 1, queries, keys, share=0.6, seed=7)
+    mask[0, 0, 0] = False
+    mask[1, 0, 0] = same[0]
+    mask[2, 0, 0] = ~same[0]
     return mask
 
 
 def masks(queries: int, keys: int, groups: Groups) -> dict[str, Tensor | None]:
-    same, mixed = same_group(queries, keys, groups), mixed_mask(queries, keys, groups)
+    same = same_group(queries, keys, groups)
+    mixed = mixed_mask(queries, keys, groups)
     padding = draw_mask(3, 1, 1, keys, share=0.7, seed=8)
     padding[1] = False
     causal = torch.arange(queries)[:, None] * keys // queries >= torch.arange(keys)
-    named = {
+    return {
         "none": None,
         "mixed": mixed,
         "padding": padding,
         "shared": mixed[0, 0],
         "same group": same,
         "other groups": ~same,
+        "causal": causal,
+        "causal and mixed": mixed & causal,
     }
-    return named | {"causal": causal, "causal and mixed": mixed & causal}
 
 
 def inputs(case: str) -> list[Tensor]:
@@ -107,11 +115,10 @@ def assert_same_gradients(
 def test_output_and_gradient_equal_the_formula(case: str) -> None:
     queries, keys, groups = sizes(case)
     for name, mask in masks(queries, keys, groups).items():
-        parts, references = inputs(case), inputs(case)
-        out, expected = (
-            attend(*parts[:3], mask, agent_aware=AgentAware(*parts[3:], groups)),
-            formula(references, mask, groups),
-        )
+        parts = inputs(case)
+        references = inputs(case)
+        out = attend(*parts[:3], mask, agent_aware=AgentAware(*parts[3:], groups))
+        expected = formula(references, mask, groups)
         torch.testing.assert_close(
             out.double(),
             expected,
@@ -128,9 +135,12 @@ def test_output_and_gradient_equal_the_formula(case: str) -> None:
 def test_no_weights_are_saved_for_the_gradient(dropout: float) -> None:
     parts = [torch.randn(2, 2, 96, 4, requires_grad=True) for _ in range(5)]
     saved: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda x: (saved.append(x.numel()), x)[1], lambda x: x
-    ):
+
+    def note(tensor: Tensor) -> Tensor:
+        saved.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         out = attend(*parts[:3], dropout=dropout, agent_aware=AgentAware(*parts[3:], Groups(8, 8)))
     assert saved and max(saved) == parts[0].numel() < 96 * 96
     out.sum().backward()
@@ -142,25 +152,29 @@ def test_large_scores_stay_finite(sign: int, group_sign: int) -> None:
     q, k, v, group_q, group_k = (part.detach() * 100 for part in inputs("self"))
     parts = [q, k * sign, v, group_q, group_k * group_sign]
     out = attend(*parts[:3], agent_aware=AgentAware(*parts[3:], Groups(4, 4)))
-    torch.testing.assert_close(
-        out.double(), formula(parts, None, Groups(4, 4)), atol=1e-3, rtol=1e-4
-    )
+    expected = formula(parts, None, Groups(4, 4))
+    torch.testing.assert_close(out.double(), expected, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("chunks")
 @pytest.mark.parametrize("case", [None, "self", "cross with fewer agents", "one agent and lanes"])
 def test_dropped_weights_have_no_gradient(case: str | None) -> None:
-    """With unit vectors as values the output is the weights; the same seed drops the same weights."""
+    """With unit vectors as values the output is the weights.
+
+    The same seed drops the same weights.
+    """
     queries, keys, groups = sizes(case or "self")
-    parts, references = inputs(case or "self"), inputs(case or "self")
-    first, second = (
-        None if case is None else AgentAware(*x[3:], groups) for x in (parts, references)
-    )
-    mask, unit = mixed_mask(queries, keys, groups), torch.eye(keys).expand(3, HEADS, keys, keys)
+    parts = inputs(case or "self")
+    references = inputs(case or "self")
+    first = second = None
+    if case is not None:
+        first = AgentAware(*parts[3:], groups)
+        second = AgentAware(*references[3:], groups)
+    mask = mixed_mask(queries, keys, groups)
+    unit = torch.eye(keys).expand(3, HEADS, keys, keys)
     torch.manual_seed(5)
-    dropped = attend(
-        parts[0].detach(), parts[1].detach(), unit, mask, dropout=0.3, agent_aware=first
-    ).detach()
+    with torch.no_grad():
+        dropped = attend(parts[0], parts[1], unit, mask, dropout=0.3, agent_aware=first)
     torch.manual_seed(5)
     out = attend(*parts[:3], mask, dropout=0.3, agent_aware=first)
     weights = attention_weights(references[0], references[1], mask, agent_aware=second)
@@ -173,13 +187,11 @@ def test_dropped_weights_have_no_gradient(case: str | None) -> None:
 
 def test_agent_aware_scores_need_groups_and_projections() -> None:
     torch.manual_seed(3)
-    layer, plain = (
-        MultiHeadAttention(WIDTH, HEADS, agent_aware=aware).eval() for aware in (True, False)
-    )
+    layer = MultiHeadAttention(WIDTH, HEADS, agent_aware=True).eval()
+    plain = MultiHeadAttention(WIDTH, HEADS).eval()
     x = draw(2, 6, WIDTH)
-    plain.load_state_dict(
-        {name: value for name, value in layer.state_dict().items() if "own" not in name}
-    )
+    state = layer.state_dict()
+    plain.load_state_dict({name: value for name, value in state.items() if "own" not in name})
     torch.testing.assert_close(layer(x, x), plain(x, x))
     assert torch.equal(plain(x, x, groups=Groups(3, 3)), plain(x, x))
     assert (layer(x, x, groups=Groups(3, 3)) - layer(x, x)).abs().max() > 0.01

@@ -1,4 +1,4 @@
-"""SE(2)-invariant attention: the explicit pairwise form, invariance, empty rows, the fused kernel, half precision, memory."""
+"""SE(2)-invariant attention: pairwise form, invariance, empty rows, kernel, precision, memory."""
 
 import math
 
@@ -26,12 +26,12 @@ def tokens_and_poses(
 
 
 def moved(pose: Tensor, x: float, y: float, angle: float) -> Tensor:
-    cos, sin = math.cos(angle), math.sin(angle)
-    xy = torch.stack(
-        [cos * pose[..., 0] - sin * pose[..., 1] + x, sin * pose[..., 0] + cos * pose[..., 1] + y],
-        -1,
-    )
-    return torch.cat([xy, pose[..., 2:] + angle], -1)
+    cos = math.cos(angle)
+    sin = math.sin(angle)
+    old_x, old_y = pose[..., 0], pose[..., 1]
+    new_x = cos * old_x - sin * old_y + x
+    new_y = sin * old_x + cos * old_y + y
+    return torch.stack([new_x, new_y, pose[..., 2] + angle], -1)
 
 
 class Layer(nn.Module):
@@ -39,10 +39,8 @@ class Layer(nn.Module):
 
     def __init__(self, config: PoseAttentionConfig = PoseAttentionConfig()) -> None:
         super().__init__()
-        self.keys, self.attention = (
-            PoseKeys(WIDTH, HEADS, config),
-            PoseAttention(WIDTH, HEADS, config),
-        )
+        self.keys = PoseKeys(WIDTH, HEADS, config)
+        self.attention = PoseAttention(WIDTH, HEADS, config)
 
     def forward(self, tokens: Tensor, pose: Tensor, mask: Tensor | None = None) -> Tensor:
         frames = Frames.of(pose)
@@ -50,43 +48,52 @@ class Layer(nn.Module):
 
 
 def pairwise(layer: Layer, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor:
-    """The explicit form, pair by pair, in the frame of the query, with the scores as a bias of the product of contents."""
+    """The explicit form, pair by pair, in the frame of the query.
+
+    Points of the plane are complex numbers. B scenes, H heads, L queries, S keys.
+    """
     keys, attention = layer.keys, layer.attention
-    c, heads, normed = attention.config, attention.heads, keys.norm(tokens)
+    c = attention.config
+    normed = keys.norm(tokens)
     n = 2 * c.vectors + c.points
 
     def parts(raw: Tensor, scalars: int, size: int) -> tuple[Tensor, Tensor]:
-        raw = raw.unflatten(-1, (heads, -1)).transpose(-3, -2)  # [B, heads, N, d]
-        return raw[..., :scalars], torch.complex(
-            raw[..., scalars : scalars + size], raw[..., scalars + size :]
-        )
+        raw = raw.unflatten(-1, (attention.heads, -1)).transpose(-3, -2)  # [B, H, N, d]
+        content, x, y = raw.split([scalars, size, size], -1)
+        return content, torch.complex(x, y)
 
     q, q_plane = parts(attention.query(tokens), c.content, n)
     k, k_plane = parts(keys.key(normed), c.content, n)
     v, v_plane = parts(keys.value(normed), c.values, c.points)
-    angle = (
-        pose[:, None, :, 2] - pose[:, :, None, 2]
-    )  # [B, L, S]: relative heading, of the key as seen from the query
+    q_plane = q_plane[..., :, None, :]  # [B, H, L, 1, n]
+    k_plane = k_plane[..., None, :, :]  # [B, H, 1, S, n]
+
+    # Relative heading and position of the key as seen from the query, [B, 1, L, S, 1].
+    heading = pose[..., 2]
+    angle = heading[:, None] - heading[:, :, None]  # [B, L, S]
     turn = torch.polar(torch.ones_like(angle), angle)[:, None, :, :, None]
-    back = torch.polar(torch.ones_like(pose[..., 2]), -pose[..., 2])
-    place = torch.complex(pose[..., 0], pose[..., 1]) / c.scale_m
-    apart = ((place[:, None] - place[:, :, None]) * back[:, :, None])[
-        :, None, :, :, None
-    ]  # [B, 1, L, S, 1]
-    bias = torch.zeros(*q.shape[:-1], k.shape[-2], dtype=q.dtype)
+    position = torch.complex(pose[..., 0], pose[..., 1]) / c.scale_m
+    offset = position[:, None] - position[:, :, None]
+    back = torch.polar(torch.ones_like(heading), -heading)
+    apart = (offset * back[:, :, None])[:, None, :, :, None]
+
+    score = c.side**-0.5 * q @ k.mT
     for multiple in (1, 2):
         some = slice((multiple - 1) * c.vectors, multiple * c.vectors)
-        key = k_plane[..., None, :, some] * turn**multiple
-        bias = bias + (q_plane[..., :, None, some].conj() * key).real.sum(-1) * c.side**-0.5
+        vector = k_plane[..., some] * turn**multiple
+        product = (q_plane[..., some].conj() * vector).real.sum(-1)
+        score = score + product * c.side**-0.5
     gamma = F.softplus(attention.sharpness)[:, None, None]
-    key = k_plane[..., None, :, 2 * c.vectors :] * turn + apart
-    bias = bias - gamma / 2 * (q_plane[..., :, None, 2 * c.vectors :] - key).abs().square().sum(-1)
-    score = c.side**-0.5 * q @ k.mT + bias
-    weight = score.masked_fill(~mask[:, None], -torch.inf).softmax(-1)  # [B, heads, L, S]
-    point = (weight[..., None] * (v_plane[..., None, :, :] * turn + apart)).sum(-2)
-    length = (point.abs().square() + 1e-6).sqrt() - 1e-3
-    seen = torch.cat([weight @ v, point.real, point.imag, length], -1)
-    return attention.out(seen.transpose(1, 2).flatten(2))
+    point = k_plane[..., 2 * c.vectors :] * turn + apart
+    distance = (q_plane[..., 2 * c.vectors :] - point).abs()
+    score = score - gamma / 2 * distance.square().sum(-1)
+
+    weight = score.masked_fill(~mask[:, None], -torch.inf).softmax(-1)  # [B, H, L, S]
+    points = v_plane[..., None, :, :] * turn + apart
+    mean = (weight[..., None] * points).sum(-2)
+    length = (mean.abs().square() + 1e-6).sqrt() - 1e-3
+    result = torch.cat([weight @ v, mean.real, mean.imag, length], -1)
+    return attention.out(result.transpose(1, 2).flatten(2))
 
 
 @pytest.mark.parametrize("points", [1, 4])
@@ -122,15 +129,12 @@ def test_queries_share_a_memory_of_several_parts() -> None:
     layer = Layer().double()
     tokens, pose = tokens_and_poses()
     frames = Frames.of(pose)
-    parts = [
-        layer.keys(tokens[:, part], Frames.of(pose[:, part]))
-        for part in (slice(0, 15), slice(15, 40))
-    ]
+    first = layer.keys(tokens[:, :15], Frames.of(pose[:, :15]))
+    second = layer.keys(tokens[:, 15:], Frames.of(pose[:, 15:]))
     query = Frames.of(pose[:, :7])
     expected = layer.attention(tokens[:, :7], query, layer.keys(tokens, frames))
-    torch.testing.assert_close(
-        layer.attention(tokens[:, :7], query, Memory.join(*parts)), expected, atol=1e-12, rtol=0
-    )
+    result = layer.attention(tokens[:, :7], query, Memory.join(first, second))
+    torch.testing.assert_close(result, expected, atol=1e-12, rtol=0)
 
 
 def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
@@ -147,53 +151,52 @@ def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
+def two_towns(first: int) -> tuple[Tensor, Tensor]:
+    """Tokens and poses; all poses after the first ones are 400 m farther in x direction."""
+    tokens, pose = tokens_and_poses(reach_m=12.0)
+    pose[:, first:, 0] += 400.0
+    return tokens, pose
+
+
 @pytest.mark.parametrize("masked", ["not", "keys", "pairs"])
 def test_many_tokens_attend_to_their_surroundings(
     monkeypatch: pytest.MonkeyPatch, masked: str
 ) -> None:
-    """Two towns far from each other: each has the result that it has alone, with the gradients of dense attention."""
+    """Two towns far from each other have the results and gradients that they have alone."""
     torch.manual_seed(0)
     layer = Layer().double()
-    tokens, pose = tokens_and_poses(reach_m=12.0)
-    pose = torch.cat(
-        [pose[:, :25], pose[:, 25:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1
-    )
-    mask = {"not": None, "keys": torch.rand(2, 1, 40) > 0.3, "pairs": torch.rand(2, 40, 40) > 0.3}[
-        masked
-    ]
-    gradients = []
-    for most in (10, 1000):
-        monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", most)
-        x = tokens.clone().requires_grad_()
-        if most == 10:
-            result = layer(x, pose, mask)
-        else:
-            towns = slice(0, 25), slice(25, 40)
-            part = (
-                None if mask is None else mask[:, town if len(mask[0]) > 1 else slice(None), town]
-                for town in towns
-            )
-            alone = torch.cat(
-                [
-                    layer(x[:, town], pose[:, town], allowed)
-                    for town, allowed in zip(towns, part, strict=True)
-                ],
-                1,
-            )
-            torch.testing.assert_close(result, alone, atol=1e-9, rtol=0)
-            result = alone
-        gradients.append(torch.autograd.grad(result.square().sum(), [x, *layer.parameters()]))
-    for near, dense in zip(*gradients, strict=True):
-        torch.testing.assert_close(near, dense, atol=1e-9, rtol=1e-9)
+    tokens, pose = two_towns(25)
+    mask = None
+    if masked != "not":
+        rows = 1 if masked == "keys" else 40
+        mask = torch.rand(2, rows, 40) > 0.3
+
+    def alone(x: Tensor, town: slice) -> Tensor:
+        allowed = None
+        if mask is not None:
+            allowed = mask[..., town]
+            if masked == "pairs":
+                allowed = allowed[:, town]
+        return layer(x[:, town], pose[:, town], allowed)
+
+    def gradients(x: Tensor, result: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(result.square().sum(), [x, *layer.parameters()])
+
+    x = tokens.clone().requires_grad_()
+    monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", 10)
+    near = layer(x, pose, mask)
+    near_gradients = gradients(x, near)
+    monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", 1000)
+    dense = torch.cat([alone(x, slice(0, 25)), alone(x, slice(25, 40))], 1)
+    torch.testing.assert_close(near, dense, atol=1e-9, rtol=0)
+    for actual, expected in zip(near_gradients, gradients(x, dense), strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-9, rtol=1e-9)
 
 
 def test_padding_does_not_limit_the_reach_of_a_small_scene(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two towns of a small scene see each other also in a batch with a scene of many tokens."""
     layer = Layer().double()
-    tokens, pose = tokens_and_poses(reach_m=12.0)
-    pose = torch.cat(
-        [pose[:, :5], pose[:, 5:] + torch.tensor([400.0, 0.0, 0.0], dtype=torch.float64)], 1
-    )
+    tokens, pose = two_towns(5)
     mask = torch.ones(2, 1, 40, dtype=torch.bool)
     mask[0, :, 9:] = False
     alone = layer(tokens[:1, :9], pose[:1, :9])
@@ -206,9 +209,11 @@ def test_a_query_far_from_all_tokens_gets_zeros(monkeypatch: pytest.MonkeyPatch)
     layer = Layer()
     tokens, pose = tokens_and_poses(dtype=torch.float32, reach_m=12.0)
     memory = layer.keys(tokens, Frames.of(pose))
-    far = Frames.of(pose[:, :2] + torch.tensor([[0.0, 0.0, 0.0], [900.0, 0.0, 0.0]]))
-    result = layer.attention(tokens[:, :2], far, memory)
-    assert result[:, 0].abs().max() > 0 and torch.equal(result[:, 1], torch.zeros(2, WIDTH))
+    query_pose = pose[:, :2].clone()
+    query_pose[:, 1, 0] += 900.0
+    result = layer.attention(tokens[:, :2], Frames.of(query_pose), memory)
+    assert result[:, 0].abs().max() > 0
+    assert torch.equal(result[:, 1], torch.zeros(2, WIDTH))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +245,10 @@ def test_geometry_stays_in_single_precision_under_autocast() -> None:
 
 
 def test_geometry_needs_no_matrix_product() -> None:
-    """Training allows TF32 in matrix products, too coarse for squares of coordinates. Key and value layers use one each."""
+    """Training allows TF32 in matrix products, too coarse for squares of coordinates.
+
+    The layers of keys and values use one product each.
+    """
     layer = Layer().requires_grad_(False)
     tokens, pose = tokens_and_poses(dtype=torch.float32)
     frames = Frames.of(pose)
@@ -262,7 +270,10 @@ def test_geometry_needs_no_matrix_product() -> None:
 def test_memory_is_linear_in_the_number_of_tokens(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No tensor of the forward and backward pass has an entry for each pair of tokens; the density is constant."""
+    """No tensor of the forward and backward pass has an entry for each pair of tokens.
+
+    The density of tokens is constant.
+    """
     monkeypatch.setattr("trajformer.core.pose.MAX_TOKENS", most)
     layer, sizes = Layer(), {}
     for count in (500, 1000, 2000, 4000):

@@ -1,4 +1,4 @@
-"""Checkpoint files: changed bytes are found, and models keep the properties of their training scenes."""
+"""Checkpoint files: damage is noticed, and models keep the properties of their scenes."""
 
 import json
 import random
@@ -23,7 +23,7 @@ RECIPE = TrainConfig(CROWD)
 
 @pytest.mark.parametrize("name", ["model.ckpt", "model.safetensors"])
 def test_changed_bytes_never_change_a_model(tmp_path: Path, name: str) -> None:
-    """Padding and dates of a zip file may change; every byte of the other format is part of its checksum."""
+    """Padding and dates of a zip file may change; the other format has a checksum of all bytes."""
     path, state = tmp_path / name, RECIPE.build_model().state_dict()
     write_checkpoint(path, RECIPE, state, TRAINED_ON)
     whole, rng, accepted = path.read_bytes(), random.Random(0), 0

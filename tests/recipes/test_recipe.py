@@ -136,7 +136,7 @@ def test_a_wrong_field_is_named(store: Path, field: str, value: object, expected
         ),
         (
             "data: {learn_from: nobody}",
-            "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml;",
+            "learn_from: nobody, expected one of 'scored', 'focal', 'moving', 'all' (recipe r.yaml",
         ),
         ("seed: 0100", "line 1: 0100 is not a decimal number"),
         ("optim: {clip: 1:30}", "line 1: 1:30 is not a decimal number"),

@@ -1,4 +1,4 @@
-"""Comparisons: rows and lengths, trainings that fail, stop and resume, stored scores and costs, tables and the plot."""
+"""Comparisons: rows, trainings that fail, stop and resume, stored scores and costs, tables."""
 
 import json
 import re
@@ -29,7 +29,10 @@ ROOT = Path(__file__).parents[2]
 TABLE = """
 - name: Motion alone
   config: focal.yaml
-  arguments: {trainer.epochs: 1, model.mmtransformer.map_layers: null, model.mmtransformer.social_layers: null}
+  arguments:
+    trainer.epochs: 1
+    model.mmtransformer.map_layers: null
+    model.mmtransformer.social_layers: null
 - {name: refused, config: focal.yaml, arguments: {model.mmtransformer.block.hats: 3}}
 """
 CVAE = """

@@ -1,4 +1,4 @@
-"""Tools that measure: rows of the benchmark of SE2Former and of the GPU report, paired comparisons, a sample of the fuzzing."""
+"""Tools that measure: benchmarks, the GPU report, paired comparisons, a sample of the fuzzing."""
 
 import json
 from pathlib import Path
@@ -85,7 +85,10 @@ def test_interval_of_a_paired_difference(tmp_path: Path) -> None:
 
 
 def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
-    """Against the normal approximation: the variance of a mean of two means is a quarter of the sum of their variances."""
+    """Against the normal approximation.
+
+    The variance of a mean of two means is a quarter of the sum of their variances.
+    """
     rng = np.random.default_rng(0)
     gap = np.concatenate([rng.normal(0.1, 0.4, 320), rng.normal(-0.5, 0.2, 80)]).repeat(2)
     city = {f"{n:03}": "Miami" if n < 320 else "Pittsburgh" for n in range(400)}
@@ -152,7 +155,8 @@ for name in ("av2", "jsonargparse", "tensorboard", "ray", "sentencepiece", "pyco
 import gpu_report
 from dataclasses import replace
 models = ("constant_velocity", "mmtransformer", "agentformer_sampler")
-gpu_report.SMALL = replace(gpu_report.SMALL, models=models, scenes=4, batch=2, latency=(1,), repeats=1, matrix=64, workers=(0,))
+sizes = {"scenes": 4, "batch": 2, "latency": (1,), "repeats": 1, "matrix": 64, "workers": (0,)}
+gpu_report.SMALL = replace(gpu_report.SMALL, models=models, **sizes)
 gpu_report.main()
 """
 

@@ -19,8 +19,9 @@ from trajformer.losses.mixture import MixtureLossConfig, mixture_loss
 from trajformer.models.agentformer.losses import SamplerLossConfig, sampler_loss
 from trajformer.models.mmtransformer.region_loss import RegionLossConfig, region_loss
 
-# Each model once, in training (True) or evaluation; tests below compile the others. Two parts are never in a graph: AgentFormer's
-# noise in evaluation, a hash of names (`named_noise`), and matching (losses/matching.py).
+# Each model once, in training (True) or evaluation; tests below compile the others. Two parts are
+# never in a graph: AgentFormer's noise in evaluation, a hash of names (`named_noise`), and matching
+# (losses/matching.py).
 GRAPHS = {"mmtransformer": True, "se2former": False, "wayformer-9-components": False}
 GRAPHS |= {"lane-set": False, "gatformer-joint": True, "agentformer-sampler": False}
 
@@ -60,7 +61,7 @@ def tensors(value: object) -> list[Tensor]:
 
 
 def assert_one_graph(run: Callable[..., object], *arguments: object) -> tuple[object, object]:
-    """Check that the compiled function returns the same tensors; returns the plain and the compiled result."""
+    """Check that the compiled function returns the same tensors; returns both results."""
     results = []
     for function in (run, torch.compile(run, backend="eager", fullgraph=True)):
         torch.manual_seed(0)

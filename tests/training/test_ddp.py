@@ -1,4 +1,8 @@
-"""Training in two CPU processes: every scene once per epoch, metrics and gradients of one process, stopping and resuming."""
+"""Training in two CPU processes.
+
+Every scene is used once per epoch, metrics and gradients are those of one process, and runs stop
+and resume.
+"""
 
 import json
 import shutil
@@ -71,7 +75,10 @@ def scenes_of(notes: Notes, epoch: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def stopped(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`trajformer train`, which starts the second process; that receives SIGTERM in step 2 of 3 of the second epoch."""
+    """`trajformer train`, which starts the second process.
+
+    That process receives SIGTERM in step 2 of 3 of the second epoch.
+    """
     out = tmp_path_factory.mktemp("stopped") / "run"
     program, settings = out.with_suffix(".py"), out.with_suffix(".yaml")
     program.write_text(PROGRAM)
@@ -224,7 +231,10 @@ MODELS += ("agentformer-sampler",)
 
 
 def test_two_processes_train_every_model_with_every_loss_like_one(tmp_path: Path) -> None:
-    """Steps are divided unevenly, and the scenes have different numbers of agents: a mean of means would be another loss."""
+    """Steps are divided unevenly, and the scenes have different numbers of agents.
+
+    So a mean of means would be another loss.
+    """
     kinds = {kind for name, kind in CONFIGS.items() if name != "constant_velocity"}
     assert {type(shallow_config(name)) for name in MODELS} == kinds
     two_processes.run_both(two_processes.train_models, MODELS, 3, tmp_path / "results.pt")
@@ -236,7 +246,7 @@ def test_two_processes_train_every_model_with_every_loss_like_one(tmp_path: Path
 
 
 def test_two_processes_train_on_scenes_with_one_agent(tmp_path: Path) -> None:
-    """Such batches leave parameters of AgentFormer without a gradient, which Lightning must accept."""
+    """Such batches leave parameters of AgentFormer without a gradient."""
     for split in ("train", "val"):
         scenes = [make_scene(1, 8, 6, num_scored=0, seed=seed) for seed in range(4)]
         write_shard(shard_path(tmp_path / "store", split, 0), scenes, ShardInfo("synthetic", split))

@@ -1,4 +1,7 @@
-"""Training and evaluation on a simulated accelerator: the results of the CPU, no tensor on another device, no waiting host."""
+"""Training and evaluation on a simulated accelerator.
+
+Results are those of the CPU, no tensor is on another device, and the host does not wait.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,8 +46,10 @@ from trajformer.training.optim import Length, build_optimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are trying to `self.log")
 MATCHING = {"copy": 1}  # costs of assignments, of all decoder layers at once
-NAMES = "mmtransformer-9-proposals mmtransformer-regions mmtransformer-joint wayformer-hierarchical-interleaved-latents lane-set "
-NAMES += "spatial-channel-agent gatformer-joint crowd se2former scene-set agentformer-tokens agentformer-sampler"
+NAMES = "mmtransformer-9-proposals mmtransformer-regions mmtransformer-joint "
+NAMES += "wayformer-hierarchical-interleaved-latents lane-set "
+NAMES += "spatial-channel-agent gatformer-joint crowd se2former scene-set "
+NAMES += "agentformer-tokens agentformer-sampler"
 WAITS = {
     name: MATCHING if name == "scene-set" else {} for name in NAMES.split()
 }  # of a training step; each model and each loss
@@ -54,7 +59,8 @@ SAMPLED = {
     "agentformer-sampler",
 }  # noise from names, made on the host
 AUGMENT = AugmentConfig(
-    flip=0.5, rotate=1.0, heading_noise=0.1, scale=0.1, noise_m=0.1, max_targets=2, crop=12, agent_dropout=0.3, shift=0.5,
+    flip=0.5, rotate=1.0, heading_noise=0.1, scale=0.1, noise_m=0.1, max_targets=2, crop=12,
+    agent_dropout=0.3, shift=0.5,
     shift_steps=3, history_mask=0.5, history_mask_steps=4,
 )  # fmt: skip
 SCENES = example_scenes()
@@ -92,7 +98,10 @@ def test_the_device_refuses_tensors_of_the_cpu_and_counts_waits() -> None:
 
 
 def forecaster(name: str, loss: Any = None) -> tuple[TaskModule, Any]:
-    """A module with random weights (SE2Former with Muon, the others with AdamW), and a batch on the CPU."""
+    """A module with random weights, and a batch on the CPU.
+
+    SE2Former has Muon, the others have AdamW.
+    """
     optim = OptimConfig(muon_rate=0.02 if name == "se2former" else None, weight_decay=0.1)
     first_stage = "a checkpoint" if name == "agentformer-sampler" else ""  # which is not read here
     config = shallow_config(name)

@@ -1,4 +1,4 @@
-"""Learning rate schedules and parameter groups; Muon and AdamW in one optimiser, against PyTorch's."""
+"""Learning rate schedules, parameter groups, and Muon and AdamW in one optimiser."""
 
 from copy import deepcopy
 
@@ -66,14 +66,14 @@ def test_muon_optimises_hidden_matrices_only() -> None:
     (muon,) = (group for group in optimizer.param_groups if group["muon"])
     assert [id(parameter) for parameter in muon["params"]] == [id(model["hidden"].weight)]
     assert muon["lr"] == pytest.approx(2e-3) and muon["weight_decay"] == 0.1
-    decay = {
-        id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]
-    }
-    assert (
-        decay[id(model["input"].weight)] == 0.1
-        and decay[id(model["kind"].weight)] == decay[id(model["hidden"].bias)] == 0
-    )
-    assert decay[id(model["modes"].weight)] == 0.1 and decay[id(model["modes"].bias)] == 0
+    decay = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            decay[id(parameter)] = group["weight_decay"]
+    with_decay = (model["input"].weight, model["modes"].weight)
+    without_decay = (model["kind"].weight, model["hidden"].bias, model["modes"].bias)
+    assert [decay[id(parameter)] for parameter in with_decay] == [0.1, 0.1]
+    assert [decay[id(parameter)] for parameter in without_decay] == [0.0, 0.0, 0.0]
     assert len(decay) == len(list(model.parameters()))
 
 
@@ -96,37 +96,47 @@ def train(parameters: list[nn.Parameter], *optimizers: torch.optim.Optimizer) ->
 
 
 def test_other_parameters_follow_pytorchs_adamw() -> None:
-    ours, theirs = make_parameters(), make_parameters()
-    train(ours, Muon([{"params": ours, "weight_decay": 0.1}], lr=0.01, betas=(0.9, 0.98)))
-    train(theirs, torch.optim.AdamW(theirs, lr=0.01, betas=(0.9, 0.98), weight_decay=0.1))
-    torch.testing.assert_close(ours, theirs)
+    parameters = make_parameters()
+    reference = make_parameters()
+    betas = (0.9, 0.98)
+    train(parameters, Muon([{"params": parameters, "weight_decay": 0.1}], lr=0.01, betas=betas))
+    train(reference, torch.optim.AdamW(reference, lr=0.01, betas=betas, weight_decay=0.1))
+    torch.testing.assert_close(parameters, reference)
 
 
 def test_matrices_follow_pytorchs_muon() -> None:
-    """PyTorch's orthogonalises in bfloat16, so steps agree to some percent of their size of about 0.006."""
-    ours, theirs, start = make_parameters(), make_parameters(), make_parameters()
+    """PyTorch's Muon works in bfloat16: steps agree to some percent of their size of about .006."""
+    start = make_parameters()
     options = {"lr": 0.01, "weight_decay": 0.1}
-    groups = [
-        {"params": [ours[0], ours[1], ours[3]], "muon": True, **options},
-        {"params": [ours[2]], **options},
-    ]
-    train(ours, Muon(groups, lr=1.0))
-    muon = torch.optim.Muon(
-        [theirs[0], theirs[1], theirs[3]], **options, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-    )
-    train(theirs, muon, torch.optim.AdamW([theirs[2]], **options, betas=(0.9, 0.98)))
-    for mine, other, before in zip(ours, theirs, start, strict=True):
-        assert (mine - other).norm() < 0.05 * (other - before).norm()
+
+    parameters = make_parameters()
+    *matrices, vector = (parameters[index] for index in (0, 1, 3, 2))
+    groups = [{"params": matrices, "muon": True, **options}, {"params": [vector], **options}]
+    train(parameters, Muon(groups, lr=1.0))
+
+    reference = make_parameters()
+    *matrices, vector = (reference[index] for index in (0, 1, 3, 2))
+    scale = "match_rms_adamw"
+    muon = torch.optim.Muon(matrices, **options, momentum=0.95, adjust_lr_fn=scale)
+    adamw = torch.optim.AdamW([vector], **options, betas=(0.9, 0.98))
+    train(reference, muon, adamw)
+
+    for trained, expected, before in zip(parameters, reference, start, strict=True):
+        difference = (trained - expected).norm()
+        assert difference < 0.05 * (expected - before).norm()
 
 
 def test_a_resumed_run_is_identical() -> None:
-    ours, resumed = make_parameters(), make_parameters()
-    optimizer = Muon([{"params": ours[:2], "muon": True}, {"params": ours[2:]}], lr=0.01)
-    train(ours, optimizer)
-    for target, source in zip(resumed, ours, strict=True):
+    straight = make_parameters()
+    optimizer = Muon([{"params": straight[:2], "muon": True}, {"params": straight[2:]}], lr=0.01)
+    train(straight, optimizer)
+
+    resumed = make_parameters()
+    for target, source in zip(resumed, straight, strict=True):
         target.data.copy_(source.data)
     other = Muon([{"params": resumed[:2], "muon": True}, {"params": resumed[2:]}], lr=0.5)
     other.load_state_dict(deepcopy(optimizer.state_dict()))
-    train(ours, optimizer)
+    train(straight, optimizer)
     train(resumed, other)
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(resumed, ours, strict=True))
+    for parameter, expected in zip(resumed, straight, strict=True):
+        assert torch.equal(parameter, expected)

@@ -1,4 +1,4 @@
-"""A run that was interrupted at any step resumes and ends with the weights and logs of an uninterrupted run, bit by bit."""
+"""Resuming: a run that was interrupted at any step equals an uninterrupted run, bit by bit."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_config(store: Path, checkpoint_minutes: float = 1e-9, workers: int = 0) -> TrainConfig:
-    """Four epochs of four steps, validated after the third and the fourth, with a checkpoint after every step."""
+    """Four epochs of four steps, the last two validated, with a checkpoint after every step."""
     trainer = {
         "epochs": 4,
         "validate_every": 3,
@@ -78,7 +78,7 @@ def patience(out: Path) -> str:
 
 
 def assert_same_run(out: Path, straight: Path) -> None:
-    """Weights, averaged weights, patience and logs equal the ones of an uninterrupted run, bit by bit."""
+    """Weights, averaged weights, patience and logs equal those of an uninterrupted run."""
     for name in ("best", "last"):
         for key in ("state_dict", "current_model_state"):
             assert largest_difference(weights(out, name, key), weights(straight, name, key)) == 0.0
@@ -142,10 +142,9 @@ def test_a_signal_stops_a_run_after_its_current_step(
 
 
 def test_a_moved_run_keeps_its_best_checkpoint(store: Path, straight: Path, tmp_path: Path) -> None:
-    out, longer = (
-        tmp_path / "moved",
-        replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1)),
-    )
+    out = tmp_path / "moved"
+    trainer = TrainerConfig(epochs=5, accelerator="cpu", threads=1)
+    longer = replace(run_config(store), trainer=trainer)
     shutil.copytree(straight, out)
     state = torch.load(out / "last.ckpt", weights_only=True)
     (best,) = (value for value in state["callbacks"].values() if value.get("best_k_models"))
@@ -161,10 +160,9 @@ def test_a_moved_run_keeps_its_best_checkpoint(store: Path, straight: Path, tmp_
 def test_a_run_without_its_best_checkpoint_gets_one_in_the_next_epoch(
     store: Path, straight: Path, tmp_path: Path
 ) -> None:
-    out, longer = (
-        tmp_path / "run",
-        replace(run_config(store), trainer=TrainerConfig(epochs=5, accelerator="cpu", threads=1)),
-    )
+    out = tmp_path / "run"
+    trainer = TrainerConfig(epochs=5, accelerator="cpu", threads=1)
+    longer = replace(run_config(store), trainer=trainer)
     shutil.copytree(straight, out)
     (out / "best.ckpt").unlink()
     with pytest.raises(TrajformerError, match=r"best.ckpt: missing, and no epoch is left"):

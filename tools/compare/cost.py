@@ -1,9 +1,9 @@
 """Cost of a model: latency and memory of a forecast, time and memory of a training step.
 
 Each part runs in a separate process on one thread, with random weights. `forward` forecasts
-recorded scenes; the latency is the median over calls with different batches. `step` makes training steps of
-32 scenes: loss, backward, clipping and optimizer. Peak memory is the peak of the whole process;
-`base_mb` is the memory before the first call.
+recorded scenes; the latency is the median over calls with different batches. `step` makes training
+steps of 32 scenes: loss, backward, clipping and optimizer. Peak memory is the peak of the whole
+process; `base_mb` is the memory before the first call.
 """
 
 from __future__ import annotations

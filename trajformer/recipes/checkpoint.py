@@ -63,7 +63,10 @@ def write_checkpoint(
     write_weights(out, describe(recipe, trained_on), weights)
 
 
-def load_checkpoint(path: Path | str, recipe: type[R] = TrainConfig) -> tuple[nn.Module, R]:  # type: ignore[assignment]
+def load_checkpoint(
+    path: Path | str,
+    recipe: type[R] = TrainConfig,  # type: ignore[assignment]
+) -> tuple[nn.Module, R]:
     """The model of a checkpoint, in evaluation mode on the CPU, and its recipe of class `recipe`.
 
     `path` is a file, or `pretrained:NAME` for weights that are part of trajformer. Raises

@@ -119,9 +119,10 @@ class KeepProgress(L.Callback):
 
         The best score is kept if the run was moved, and forgotten if its checkpoint is missing.
         """
+        best: Any = trainer.checkpoint_callbacks[0]
         for state in checkpoint["callbacks"].values():
             if "best_k_models" in state:
-                _move_best(state, str(trainer.checkpoint_callbacks[0].dirpath))  # type: ignore[attr-defined]
+                _move_best(state, str(best.dirpath))
 
         data: L.LightningDataModule = trainer.datamodule  # type: ignore[attr-defined]
         before = checkpoint.get(type(data).__qualname__, {})

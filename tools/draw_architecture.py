@@ -1,11 +1,12 @@
-"""Check the imports between the packages and draw them as a Mermaid diagram in docs/architecture.md.
+"""Check the imports between the packages and draw them in docs/architecture.md (Mermaid).
 
     python tools/draw_architecture.py [--check]
 
-All imports count, also imports inside functions and under TYPE_CHECKING. Left out are the root module `trajformer`
-(version and lazy public names) and imports within a package. The level of a package is the length of its longest chain of
-imports. The drawing shows the transitive reduction: an arrow is left out if a longer chain of arrows connects the same
-packages. `--check` prints the figures without drawing. A cycle is an error; the exit status is 1 if there is an upward import.
+All imports count, also imports inside functions and under TYPE_CHECKING. Left out are the root
+module `trajformer` (version and lazy public names) and imports within a package. The level of a
+package is the length of its longest chain of imports. The drawing shows the transitive reduction:
+an arrow is left out if a longer chain of arrows connects the same packages. `--check` prints the
+graph without drawing. A cycle is an error; the exit status is 1 if there is an upward import.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ def source_files(
     root: Path = ROOT, folders: tuple[str, ...] = ("trajformer", "data_prep", "tools")
 ) -> dict[str, Path]:
     """Python files by the dotted name of their module."""
-    files = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
-    return {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in files
-    }
+    files = {}
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            module = ".".join(parts).removesuffix(".__init__")
+            files[module] = path
+    return files
 
 
 def imported_modules(tree: ast.AST, known: set[str]) -> set[str]:
@@ -57,15 +60,20 @@ def imported_modules(tree: ast.AST, known: set[str]) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= inner & known or {str(node.module)}
+            # `from package import module` or `from module import name`
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & known
+            if submodules:
+                names |= submodules
+            else:
+                names.add(str(node.module))
     return names & known
 
 
 def package_of(module: str) -> str:
     """The package that contains a module; a new package needs a line in ROLES."""
-    parts = module.split(".")
-    name = ".".join(parts[: 2 if parts[0] == "trajformer" else 1])
+    name, *inner = module.split(".")
+    if name == "trajformer" and inner:
+        name = f"trajformer.{inner[0]}"
     if name not in ROLES and name != "trajformer":
         raise SystemExit(f"{module}: no package {name} in ROLES of {Path(__file__).name}")
     return name
@@ -73,100 +81,117 @@ def package_of(module: str) -> str:
 
 @dataclass
 class ImportGraph:
-    """Packages in the order of ROLES, and the modules of one package that import another package."""
+    """Imports between packages.
+
+    Attributes:
+        packages: names in the order of ROLES.
+        edges: by (importer, imported package), the modules of the importer and what they import.
+    """
 
     packages: list[str]
-    edges: dict[tuple[str, str], list[tuple[str, str]]] = field(
-        default_factory=dict
-    )  # (importer, imported) by packages
+    edges: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path = ROOT) -> ImportGraph:
         """The graph of a source tree."""
         files = source_files(root)
-        graph = cls([name for name in ROLES if name in {package_of(module) for module in files}])
+        present = {package_of(module) for module in files}
+        graph = cls([name for name in ROLES if name in present])
         for module, path in files.items():
-            for imported in sorted(
-                imported_modules(ast.parse(path.read_text(encoding="utf-8")), set(files))
-            ):
-                pair = package_of(module), package_of(imported)
-                if "trajformer" not in pair and pair[0] != pair[1]:
-                    graph.edges.setdefault(pair, []).append((module, imported))
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for imported in sorted(imported_modules(tree, set(files))):
+                graph.add(module, imported)
         return graph
+
+    def add(self, module: str, imported: str) -> None:
+        """Add an import of a module, unless it stays in a package or concerns the root module."""
+        importer_package = package_of(module)
+        imported_package = package_of(imported)
+        pair = (importer_package, imported_package)
+        if "trajformer" not in pair and importer_package != imported_package:
+            self.edges.setdefault(pair, []).append((module, imported))
 
     def imports(self, package: str) -> list[str]:
         """Packages that a package imports."""
         return [imported for importer, imported in self.edges if importer == package]
 
     def reachable(self, package: str) -> set[str]:
-        """Packages that a package imports, directly or through others, in a graph without cycles."""
-        return {
-            name
-            for imported in self.imports(package)
-            for name in (imported, *self.reachable(imported))
-        }
+        """Packages that a package imports, directly or through others (no cycle)."""
+        reached = set()
+        for imported in self.imports(package):
+            reached |= {imported, *self.reachable(imported)}
+        return reached
 
     def levels(self) -> dict[str, int]:
-        """Level of each package: 0 without imports, otherwise one above the highest import; a cycle is a CycleError."""
+        """Level of each package: 0 without imports, otherwise one above the highest import.
+
+        Raises CycleError: packages import each other.
+        """
+        predecessors = {name: self.imports(name) for name in self.packages}
         levels: dict[str, int] = {}
-        for name in TopologicalSorter(
-            {name: self.imports(name) for name in self.packages}
-        ).static_order():
-            levels[name] = 1 + max(
-                (levels[imported] for imported in self.imports(name)), default=-1
-            )
+        for name in TopologicalSorter(predecessors).static_order():
+            imported_levels = [levels[imported] for imported in predecessors[name]]
+            levels[name] = 1 + max(imported_levels, default=-1)
         return levels
 
     def upward(self) -> list[tuple[str, str]]:
         """Imports of modules from a package below the importer in ROLES."""
         order = list(ROLES)
-        return [
-            pair
-            for edge, pairs in self.edges.items()
-            if order.index(edge[0]) < order.index(edge[1])
-            for pair in pairs
-        ]
+        upward = []
+        for (importer, imported), modules in self.edges.items():
+            if order.index(importer) < order.index(imported):
+                upward += modules
+        return upward
 
     def reduced(self) -> list[tuple[str, str]]:
         """Edges of the transitive reduction, sorted."""
-        return [
-            (a, b)
-            for a, b in sorted(self.edges)
-            if not any(b in self.reachable(c) for c in self.imports(a))
-        ]
+        return [edge for edge in sorted(self.edges) if not self._has_longer_chain(*edge)]
+
+    def _has_longer_chain(self, importer: str, imported: str) -> bool:
+        return any(imported in self.reachable(between) for between in self.imports(importer))
 
 
 def report(graph: ImportGraph) -> str:
-    """Figures of the graph as text."""
-    levels, upward = graph.levels(), graph.upward()
-    lines = [
-        f"{len(graph.packages)} packages on {max(levels.values()) + 1} levels, {len(graph.edges)} edges"
-    ]
+    """Sizes of the graph, a line per package, and upward imports."""
+    levels = graph.levels()
+    num_levels = max(levels.values()) + 1
+    packages = len(graph.packages)
+    lines = [f"{packages} packages on {num_levels} levels, {len(graph.edges)} edges"]
     for name in sorted(graph.packages, key=levels.__getitem__):
-        lines.append(f"{levels[name]}  {name}: {', '.join(graph.imports(name)) or '-'}")
-    lines += [
-        "no cycle",
-        *(f"upward import: {module} imports {imported}" for module, imported in upward),
-    ]
-    return "\n".join(lines if upward else [*lines, "no upward import"])
+        imports = ", ".join(graph.imports(name)) or "-"
+        lines.append(f"{levels[name]}  {name}: {imports}")
+    lines.append("no cycle")
+    upward = graph.upward()
+    for module, imported in upward:
+        lines.append(f"upward import: {module} imports {imported}")
+    if not upward:
+        lines.append("no upward import")
+    return "\n".join(lines)
 
 
 def diagram(graph: ImportGraph) -> str:
-    """The transitive reduction as a Mermaid flowchart: an arrow leads from a package to a package that it imports."""
-    boxes = [
-        f'    {name.replace(".", "_")}["{name}<br/>{ROLES[name]}"]'
-        for name in reversed(graph.packages)
-    ]
-    arrows = [f"    {a.replace('.', '_')} --> {b.replace('.', '_')}" for a, b in graph.reduced()]
-    return "\n".join(["flowchart TD", *boxes, *arrows]) + "\n"
+    """The transitive reduction as a Mermaid flowchart.
+
+    An arrow leads from a package to a package that it imports.
+    """
+    lines = ["flowchart TD"]
+    for name in reversed(graph.packages):
+        lines.append(f'    {_node(name)}["{name}<br/>{ROLES[name]}"]')
+    for importer, imported in graph.reduced():
+        lines.append(f"    {_node(importer)} --> {_node(imported)}")
+    return "\n".join(lines) + "\n"
+
+
+def _node(package: str) -> str:
+    return package.replace(".", "_")
 
 
 def main() -> int:
-    """Print the figures and update the diagram."""
+    """Print the graph and update the diagram."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="print the figures only")
+    parser.add_argument("--check", action="store_true", help="print the graph only")
     args = parser.parse_args()
     graph = ImportGraph.read()
     print(report(graph))

@@ -1,12 +1,13 @@
 """Cut a development part from the training split of a store by place.
 
-    python tools/cut_by_place.py stores/av1 stores/dev
+    python tools/research/cut_by_place.py stores/av1 stores/dev
 
-Windows of a data set overlap, so a part that is cut by scene id contains recorded seconds of the training part. Here all scenes
-whose origin is in the same square of the city go to the same part: half of the squares to `val`, chosen by a checksum of their
-names, the others to `train`. Squares differ in their number of scenes: on the sample of Argoverse 1, `val` has 1,284 and `train`
-6,106. Choices are made on this `val`; 92 % of it is from one of two cities, so `tools/paired.py --cities` counts both the
-same. Scenes state their origin: their split is `train.train` or `train.val`.
+Windows of a data set overlap, so a part that is cut by scene id contains recorded seconds of the
+training part. Here all scenes whose origin is in the same square of the city go to the same part:
+half of the squares to `val`, chosen by a checksum of their names, the others to `train`. Squares
+differ in their number of scenes: on the sample of Argoverse 1, `val` has 1,284 and `train` 6,106.
+Choices are made on this `val`; 92 % of it is from one of two cities, so `tools/paired.py --cities`
+counts both the same. Scenes state their origin: their split is `train.train` or `train.val`.
 """
 
 import argparse
@@ -31,11 +32,15 @@ SHARD_SCENES = 1000
 def held_out(scene: Scene, side_m: float) -> bool:
     """Whether the square of a scene belongs to the development part."""
     x, y = np.floor(scene.origin / side_m).astype(int)
-    return zlib.crc32(f"{scene.city}{x},{y}".encode()) % 6 in (0, 2, 3)
+    checksum = zlib.crc32(f"{scene.city}{x},{y}".encode())
+    return checksum % 6 in (0, 2, 3)
 
 
 def cut(store: Path, out: Path, side_m: float) -> dict[str, int]:
-    """Write both parts of the split `train`; returns their numbers of scenes. Raises TrajformerError: `out` is not empty."""
+    """Write both parts of the split `train`; returns their numbers of scenes.
+
+    Raises TrajformerError: `out` is not empty, or all scenes are in one part.
+    """
     parts: dict[str, list[Scene]] = {"train": [], "val": []}
     for scene in SceneStore(store, "train"):
         part = "val" if held_out(scene, side_m) else "train"
@@ -46,21 +51,20 @@ def cut(store: Path, out: Path, side_m: float) -> dict[str, int]:
     if any(out.iterdir()):
         raise TrajformerError(f"{out}: is not empty; name a new folder")
     with lock_folder(out):
-        for split, part in parts.items():
+        for split, scenes in parts.items():
             (out / split).mkdir()
-            for index, start in enumerate(range(0, len(part), SHARD_SCENES)):
-                info = ShardInfo(part[start].source, split)
-                write_shard(shard_path(out, split, index), part[start : start + SHARD_SCENES], info)
+            for index, start in enumerate(range(0, len(scenes), SHARD_SCENES)):
+                shard = scenes[start : start + SHARD_SCENES]
+                info = ShardInfo(shard[0].source, split)
+                write_shard(shard_path(out, split, index), shard, info)
         write_manifest(out)
-    return {split: len(part) for split, part in parts.items()}
+    return {split: len(scenes) for split, scenes in parts.items()}
 
 
 def run(args: argparse.Namespace) -> None:
     """Cut and print the numbers of scenes."""
     counts = cut(args.store, args.out, args.side_m)
-    print(
-        f"{args.out}: " + ", ".join(f"{split} {count:,} scenes" for split, count in counts.items())
-    )
+    print(f"{args.out}: train {counts['train']:,} scenes, val {counts['val']:,} scenes")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The contract of all models, guarantees of the models of this package beyond the contract, and joint variants."""
+"""The contract of all models, guarantees beyond the contract, and joint variants."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,7 +61,8 @@ ONE_OF_EACH += (
     "agentformer-tokens",
     "agentformer-sampler",
 )
-HALF_ROUNDING_M = 0.08  # bfloat16 keeps 8 bits: offsets of these models are some metres and pass some 20 roundings
+# bfloat16 keeps 8 bits: offsets of these models are some metres and pass some 20 roundings.
+HALF_ROUNDING_M = 0.08
 NOT_EQUIVARIANT = {"agentformer", "agentformer_sampler"}  # as in the table of docs/models.md
 
 
@@ -72,7 +73,10 @@ def batch() -> SceneBatch:
 
 @cache
 def small_model(name: str) -> Forecaster:
-    """The model of `shallow_config`, which all checks share: they change its mode and gradients only."""
+    """The model of `shallow_config`, which all checks share.
+
+    They change its mode and gradients only.
+    """
     return shallow(name)
 
 
@@ -108,9 +112,8 @@ def test_poses_of_agents_that_were_lost_are_not_read(kind: str, batch: SceneBatc
     lost[:, : observation.num_targets] = False
     assert lost.any()
     pose = torch.where(lost[..., None], torch.randn(observation.pose.shape), observation.pose)
-    expected, actual = (
-        model(o).in_batch_frame() for o in (observation, replace(observation, pose=pose))
-    )
+    expected = model(observation).in_batch_frame()
+    actual = model(replace(observation, pose=pose)).in_batch_frame()
     torch.testing.assert_close(
         actual[observation.target_mask], expected[observation.target_mask], atol=1e-4, rtol=1e-5
     )
@@ -119,19 +122,19 @@ def test_poses_of_agents_that_were_lost_are_not_read(kind: str, batch: SceneBatc
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*LEARNED, "constant-velocity"])
 def test_unseen_first_steps_are_as_a_shorter_history(name: str, batch: SceneBatch) -> None:
-    observation, model = batch.observation, small_model(name).eval()
-    tracks = {
-        field: getattr(observation, field) for field in ("position", "heading", "velocity", "valid")
-    }
-    short = replace(observation, **{field: value[:, :, 4:] for field, value in tracks.items()})
-    seen = torch.arange(observation.num_history) >= 4
-    hidden = {
-        field: value * seen.view(-1, *[1] * (value.ndim - 3)) for field, value in tracks.items()
-    }
-    expected, actual = (model(o).in_batch_frame() for o in (short, replace(observation, **hidden)))
-    torch.testing.assert_close(
-        actual[observation.target_mask], expected[observation.target_mask], atol=1e-4, rtol=1e-5
-    )
+    observation = batch.observation
+    model = small_model(name).eval()
+    short: dict[str, Any] = {}
+    hidden: dict[str, Any] = {}
+    for field in ("position", "heading", "velocity", "valid"):
+        value = getattr(observation, field)
+        short[field] = value[:, :, 4:]
+        hidden[field] = value.clone()
+        hidden[field][:, :, :4] = 0
+    expected = model(replace(observation, **short)).in_batch_frame()
+    actual = model(replace(observation, **hidden)).in_batch_frame()
+    real = observation.target_mask
+    torch.testing.assert_close(actual[real], expected[real], atol=1e-4, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -154,15 +157,12 @@ def test_all_agents_can_be_targets(kind: str) -> None:
 def test_a_lost_agent_moves_on_with_the_chosen_velocity(change: dict[str, bool]) -> None:
     observation = collate([varied_scenes()[0]]).observation
     o = replace(observation, velocity=torch.tensor([3.0, 4.0]).expand_as(observation.velocity))
-    path = (
-        ConstantVelocityConfig(**change).build()(o).position[0, 1, 0]
-    )  # target 1 is seen until step 6 of 0 to 9
-    heading = o.pose[0, 1, 2]
-    step = (
-        0.1 * 5 * torch.stack([heading.cos(), heading.sin()])
-        if "along_heading" in change
-        else 0.1 * torch.tensor([3.0, 4.0])
-    )
+    # Target 1 is seen until step 6 of 0 to 9.
+    path = ConstantVelocityConfig(**change).build()(o).position[0, 1, 0]
+    step = 0.1 * torch.tensor([3.0, 4.0])
+    if "along_heading" in change:
+        heading = o.pose[0, 1, 2]
+        step = 0.1 * 5 * torch.stack([heading.cos(), heading.sin()])
     torch.testing.assert_close(path[0], o.position[0, 1, 6] + 4 * step, atol=1e-4, rtol=0)
 
 
@@ -232,9 +232,8 @@ def test_gradients_in_float16_with_loss_scaling_are_close_to_float32(
             if parameter.grad is not None
         ]
         gradients.append(torch.cat(known) / scaler.get_scale())
-    assert loss.dtype == torch.float32 and losses[1] == pytest.approx(
-        losses[0], rel=0.02
-    )  # 11 bits, some 50 roundings
+    assert loss.dtype == torch.float32
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)  # 11 bits, some 50 roundings
     assert torch.cosine_similarity(*gradients, dim=0) > 0.99
 
 
@@ -251,11 +250,12 @@ MEMORIZED = (
 def test_two_scenes_are_memorized(name: str) -> None:
     torch.manual_seed(0)
     scenes = [make_scene(4, seed=seed) for seed in range(2)]
-    model, batch = (
-        shallow_config(name).build(),
-        collate(scenes, BatchConfig(polyline_points=4, map_radius_m=20.0)),
-    )
-    loss = (MixtureLossConfig() if MixtureLossConfig in model.losses else model.losses[0]()).build()
+    model = shallow_config(name).build()
+    batch = collate(scenes, BatchConfig(polyline_points=4, map_radius_m=20.0))
+    loss_config = model.losses[0]()
+    if MixtureLossConfig in model.losses:
+        loss_config = MixtureLossConfig()
+    loss = loss_config.build()
     optimizer = torch.optim.AdamW(model.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=80)
     for _ in range(80):
@@ -328,11 +328,11 @@ def test_a_single_mode_can_be_trained(name: str, batch: SceneBatch) -> None:
     model = shallow(name, modes=1, **SINGLE.get(name, {})).train()
     loss = model.losses[0]().build()(model, batch)["loss"]
     loss.backward()
-    assert loss.isfinite() and model.trajectory[0].weight.grad.abs().max() > 0
+    assert loss.isfinite()
+    assert model.trajectory[0].weight.grad.abs().max() > 0
     forecast = model.eval()(batch.observation)
-    assert forecast.position.shape[2] == 1 and torch.equal(
-        forecast.probability(), torch.ones(3, 5, 1)
-    )
+    assert forecast.position.shape[2] == 1
+    assert torch.equal(forecast.probability(), torch.ones(3, 5, 1))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,8 @@ def test_a_single_mode_can_be_trained(name: str, batch: SceneBatch) -> None:
 )
 def test_constant_velocity_extrapolates_a_line_and_stands_after_one_step(valid: list[int]) -> None:
     scene = make_scene(1, num_scored=0, with_map=False)
-    line = np.array([1.0, 2.0]) + (np.arange(22) - 9)[:, None] * PERIOD_S * np.array([3.0, -4.0])
+    time = (np.arange(22) - 9)[:, None] * PERIOD_S
+    line = np.array([1.0, 2.0]) + time * np.array([3.0, -4.0])
     scene = replace(scene, position=line[None].astype(np.float32))
     for step in {*range(10)} - {*valid}:
         scene = hide(scene, 0, slice(step, step + 1))
@@ -365,17 +366,17 @@ def test_constant_velocity_can_use_the_recorded_velocity() -> None:
     "name", ["mmtransformer", "spatial-channel-agent", "lane-set", "gatformer"]
 )
 def test_consensus_scores_modes_in_evaluation_only(name: str, batch: SceneBatch) -> None:
-    logits, real = {}, batch.observation.target_mask
-    for temperature in (1.0, 0.0):
-        model = build_random(replace(MODEL_CONFIGS[name], consensus_m=temperature))
-        logits[temperature] = (
-            model.train()(batch.observation).logit[real],
-            model.eval()(batch.observation),
-        )
-    (trained, scored), (same, plain) = logits[1.0], logits[0.0]
-    torch.testing.assert_close(scored.logit[real], consensus(plain, 1.0).logit[real])
-    assert not torch.allclose(scored.logit[real], plain.logit[real])
-    torch.testing.assert_close(trained, same)
+    observation = batch.observation
+    real = observation.target_mask
+    with_consensus = build_random(replace(MODEL_CONFIGS[name], consensus_m=1.0))
+    without = build_random(replace(MODEL_CONFIGS[name], consensus_m=0.0))
+    scored = with_consensus.eval()(observation).logit[real]
+    plain = without.eval()(observation)
+    torch.testing.assert_close(scored, consensus(plain, 1.0).logit[real])
+    assert not torch.allclose(scored, plain.logit[real])
+
+    trained = with_consensus.train()(observation).logit[real]
+    torch.testing.assert_close(trained, without.train()(observation).logit[real])
 
 
 JOINT = replace(MMTRANSFORMER, joint=True, max_polylines=40)
@@ -384,45 +385,39 @@ ONLY_WORLD_2 = [False, False, True, False, False, False]
 
 @torch.no_grad()
 def test_proposals_of_mmtransformer_attend_to_their_world_only() -> None:
-    model, observation = build_random(JOINT).eval(), collate(varied_scenes()[2:]).observation
+    model = build_random(JOINT).eval()
+    observation = collate(varied_scenes()[2:]).observation
     proposals = draw(1, observation.agent_mask.shape[1], 6, JOINT.block.width)
-    targets, changed = proposals[:, : observation.num_targets], proposals.clone()
+    targets = proposals[:, : observation.num_targets]
+    changed = proposals.clone()
     changed[:, 1:, 2] += 1.0  # world 2 of all other agents
-    before, after = (
-        model.social(observation, x, targets, model.position)[0][0, 0] for x in (proposals, changed)
-    )
+    before = model.social(observation, proposals, targets, model.position)[0][0, 0]
+    after = model.social(observation, changed, targets, model.position)[0][0, 0]
     assert ((before - after).abs().amax(-1) > 1e-5).tolist() == ONLY_WORLD_2
 
 
 @torch.no_grad()
 def test_targets_of_gatformer_attend_to_near_targets_of_their_world_only() -> None:
-    model, observation = (
-        build_random(replace(GATFORMER, joint=True)).eval(),
-        collate(varied_scenes()[2:]).observation,
-    )
+    model = build_random(replace(GATFORMER, joint=True)).eval()
+    observation = collate(varied_scenes()[2:]).observation
     mode = draw(1, observation.num_targets, 6, GATFORMER.block.width)
     changed = mode.clone()
     changed[:, 1:, 2] += torch.linspace(-1.0, 1.0, GATFORMER.block.width)
-    before, after = (model.worlds(observation, x)[0, 0] for x in (mode, changed))
+    before = model.worlds(observation, mode)[0, 0]
+    after = model.worlds(observation, changed)[0, 0]
     assert ((before - after).abs().amax(-1) > 1e-5).tolist() == ONLY_WORLD_2
-    distance = (
-        torch.tensor([1e4, 0.0, 0.0]) * torch.arange(observation.agent_mask.shape[1])[:, None]
-    )
-    far = replace(observation, pose=observation.pose + distance)
-    before, after = (model.worlds(far, x)[0, 0] for x in (mode, changed))
-    assert torch.equal(before, after)
+
+    pose = observation.pose.clone()
+    pose[0, :, 0] += 1e4 * torch.arange(pose.shape[1])
+    far = replace(observation, pose=pose)
+    assert torch.equal(model.worlds(far, mode)[0, 0], model.worlds(far, changed)[0, 0])
 
 
 def test_a_joint_recipe_trains_and_is_evaluated_by_worlds(tmp_path: Path) -> None:
-    config = recipe(
-        training_store(tmp_path / "store", 4, 2), trainer={"epochs": 1}, loss=WorldLossConfig()
-    )
-    train(
-        replace(config, model=replace(config.model, joint=True)),
-        TASK,
-        tmp_path / "run",
-        progress=False,
-    )
+    store = training_store(tmp_path / "store", 4, 2)
+    config = recipe(store, trainer={"epochs": 1}, loss=WorldLossConfig())
+    config = replace(config, model=replace(config.model, joint=True))
+    train(config, TASK, tmp_path / "run", progress=False)
     predictor = load_predictor(tmp_path / "run" / "last.ckpt", torch.device("cpu"))
     result = evaluate(predictor, SceneStore(tmp_path / "store", "val"), progress=False).metrics
     assert result["num_scenes"] == 2 and result["avgMinFDE6"] >= result["minFDE6"] > 0

@@ -96,7 +96,7 @@ class AllMetrics(MetricCollection):
         for metric, part in self.items(keep_base=True):
             for name, value in part.compute().items():
                 if name in metrics and not name.startswith("num_"):
-                    reason = f"another metric has a figure of the name {name}"
+                    reason = f"another metric has a value named {name}"
                     raise TrajformerError(f"metric {metric}: {reason}")
                 metrics.setdefault(name, value)
         return metrics

@@ -45,8 +45,10 @@ from trajformer.data.loading import (
     make_loader,
 )
 from trajformer.heads.detr.data import BoxTargets
-from trajformer.heads.detr.model import BoxLossConfig, Detr, DetrConfig, box_loss
-from trajformer.heads.translation import Transformer, TransformerConfig, token_loss
+from trajformer.heads.detr.loss import BoxLossConfig, box_loss
+from trajformer.heads.detr.model import Detr, DetrConfig
+from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.task import token_loss
 from trajformer.models.agentformer.sampler import AgentFormerSamplerConfig
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.recipes.choices import MODELS

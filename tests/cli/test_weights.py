@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trajformer.core.weights import StateDictReader
 from trajformer.errors import CheckpointError
-from trajformer.heads.vit import ClassificationRecipe
+from trajformer.heads.vit.task import ClassificationRecipe
 from trajformer.recipes.checkpoint import load_checkpoint
 
 LABELS = ("ant", "bee", "cat", "dog", "elk")

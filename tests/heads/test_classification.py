@@ -14,14 +14,9 @@ from support.cli import error_line, run
 from trajformer.core.blocks import BlockConfig
 from trajformer.errors import TrajformerError
 from trajformer.heads.images import ImageAugmentConfig
-from trajformer.heads.vit import (
-    TASK,
-    ClassificationModule,
-    ClassificationRecipe,
-    ImageDataConfig,
-    ViTConfig,
-    load_digits,
-)
+from trajformer.heads.vit.data import ImageDataConfig, load_digits
+from trajformer.heads.vit.model import ViTConfig
+from trajformer.heads.vit.task import TASK, ClassificationModule, ClassificationRecipe
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train

@@ -9,16 +9,9 @@ from support.heads import sentences
 from torch import Tensor
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.heads.translation import (
-    END,
-    PAD,
-    START,
-    Hypotheses,
-    Transformer,
-    TransformerConfig,
-    beam_search,
-    length_penalty,
-)
+from trajformer.heads.translation.decoding import Hypotheses, beam_search, length_penalty
+from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.tokenizer import END, PAD, START
 
 BLOCK = BlockConfig(width=16, heads=2, feedforward=32, dropout=0.1, norm_first=False)
 

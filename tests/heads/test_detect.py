@@ -19,17 +19,14 @@ from trajformer.core.multihead import recorded_weights
 from trajformer.errors import CheckpointError, TrajformerError
 from trajformer.heads.detr import task as detection
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
-from trajformer.heads.detr.data import VocConfig, collate, iou
-from trajformer.heads.detr.model import (
-    BoxLossConfig,
-    Detr,
-    DetrConfig,
-    attention_maps,
-    box_loss,
-    postprocess,
-)
+from trajformer.heads.detr.boxes import iou
+from trajformer.heads.detr.data import collate
+from trajformer.heads.detr.loss import BoxLossConfig, box_loss
+from trajformer.heads.detr.model import Detr, DetrConfig
+from trajformer.heads.detr.objects import attention_maps, postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, draw_shapes
 from trajformer.heads.detr.task import TASK, DetectionDataConfig, DetectionModule, DetectionRecipe
+from trajformer.heads.detr.voc import VocConfig
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.recipe import OptimConfig, TrainerConfig
 from trajformer.training.run import train

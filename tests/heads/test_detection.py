@@ -13,21 +13,22 @@ from support.heads import voc_annotation
 from torch import Tensor
 
 from trajformer.errors import ConfigError, TrajformerError
-from trajformer.heads.detr import data, shapes
-from trajformer.heads.detr import model as losses
-from trajformer.heads.detr.data import (
-    BoxAugmentConfig,
-    BoxTargets,
-    Example,
-    VocConfig,
-    VocDataset,
-    collate,
-    iou,
-    resize_example,
+from trajformer.heads.detr import loss as losses
+from trajformer.heads.detr.augment import BoxAugmentConfig, augment_example
+from trajformer.heads.detr.boxes import iou, suppress, to_corners
+from trajformer.heads.detr.data import BoxTargets, Example, collate, resize_example
+from trajformer.heads.detr.loss import BoxLossConfig, box_loss
+from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
+from trajformer.heads.detr.model import Detections
+from trajformer.heads.detr.objects import Objects
+from trajformer.heads.detr.shapes import (
+    LABELS,
+    ShapesConfig,
+    ShapesDataset,
+    draw_shape,
+    draw_shapes,
 )
-from trajformer.heads.detr.model import BoxLossConfig, Detections, Objects, box_loss
-from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset, draw_shapes
-from trajformer.heads.detr.task import BoxTable, average_precision, pair_with_labels
+from trajformer.heads.detr.voc import VocConfig, VocDataset, read_annotation
 
 SMALL = ShapesConfig(height=40, width=56, train=6, val=4, test=4)
 
@@ -36,7 +37,7 @@ def test_a_shape_fills_its_box_and_has_its_area() -> None:
     rng, kinds = np.random.default_rng(0), set()
     config = replace(SMALL, height=200, width=200, radius=(0.1, 0.2))
     for _ in range(60):
-        shape = shapes.draw_shape(rng, config)
+        shape = draw_shape(rng, config)
         rows, columns = np.nonzero(shape.cover > 0.5)
         left, top = shape.window[1].start, shape.window[0].start
         images = [
@@ -119,12 +120,12 @@ def test_batches_are_padded_and_boxes_are_shares_of_their_image() -> None:
 def test_boxes_are_augmented_with_the_image() -> None:
     example = marked(60, 90, (30, 25, 50, 37))
     assert torch.equal(
-        data.augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image,
+        augment_example(example, BoxAugmentConfig(), np.random.default_rng(0)).image,
         example.image,
     )
     config = BoxAugmentConfig(flip=0.5, flip_vertical=0.5, crop=1.0, smallest=0.7, light=0.2)
     for seed in range(12):
-        augmented = data.augment_example(example, config, np.random.default_rng(seed))
+        augmented = augment_example(example, config, np.random.default_rng(seed))
         assert white_box(augmented.image) == augmented.box[0].tolist()
         small = resize_example(augmented, 120, 150)
         assert max(small.image.shape) <= 150 and min(small.image.shape[1:]) <= 120
@@ -220,7 +221,7 @@ def test_invalid_annotations_are_rejected_with_the_file_name(
     path = tmp_path / "a.xml"
     path.write_text(text)
     with pytest.raises(TrajformerError, match=rf"a\.xml: not an annotation: .*{reason}"):
-        data.read_annotation(path)
+        read_annotation(path)
 
 
 def test_all_blood_cells_are_read_except_two_boxes_without_area(real_data: Path) -> None:
@@ -388,7 +389,7 @@ def test_loss_is_averaged_over_the_boxes_of_all_processes(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("generalized", [False, True])
 def test_gradient_of_iou_is_correct_and_finite_for_empty_boxes(generalized: bool) -> None:
-    a, b = (data.to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
+    a, b = (to_corners(draw_boxes(8, seed=s).double()).requires_grad_() for s in (0, 1))
     assert torch.autograd.gradcheck(lambda x, y: iou(x, y, generalized=generalized), (a, b))
     empty = torch.tensor([[0.5, 0.5, 0.5, 0.5], [0.2, 0.2, 0.2, 0.9]]).requires_grad_()
     values = iou(
@@ -405,18 +406,18 @@ def test_nms_keeps_the_best_box_of_overlapping_boxes_of_a_class() -> None:
         [[0, 0, 10, 10], [1, 0, 11, 10], [0, 0, 10, 10], [30, 0, 40, 10], [2, 0, 12, 10.0]]
     )
     score, label = torch.tensor([0.6, 0.9, 0.5, 0.1, 0.8]), torch.tensor([0, 0, 1, 0, 0])
-    assert data.suppress(box, score, label, 0.5).tolist() == [
+    assert suppress(box, score, label, 0.5).tolist() == [
         1,
         2,
         3,
     ]  # boxes 0 and 4 overlap box 1; box 2 has another class
-    assert data.suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
+    assert suppress(box, score, label, 0.95).tolist() == [1, 4, 0, 2, 3]
     chain = torch.tensor(
         [[0, 0, 10, 10], [3, 0, 13, 10], [6, 0, 16, 10.0]]
     )  # IoU of neighbors 7/13
-    kept = data.suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5)
+    kept = suppress(chain, torch.tensor([0.9, 0.8, 0.7]), torch.zeros(3), 0.5)
     assert kept.tolist() == [0, 2]  # removed boxes remove none
-    assert data.suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
+    assert suppress(box[:0], score[:0], label[:0], 0.5).tolist() == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -19,14 +19,9 @@ from trajformer.core.weights import Options
 from trajformer.errors import CheckpointError
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig, ResNetConfig
 from trajformer.heads.detr.data import BoxTargets
-from trajformer.heads.detr.model import (
-    BoxLossConfig,
-    Detections,
-    Detr,
-    DetrConfig,
-    box_loss,
-    postprocess,
-)
+from trajformer.heads.detr.loss import BoxLossConfig, box_loss
+from trajformer.heads.detr.model import Detections, Detr, DetrConfig
+from trajformer.heads.detr.objects import postprocess
 
 WIDTH, HEADS, CLASSES, QUERIES = 32, 4, 3, 7
 SIZES = ((96, 128), (70, 101))  # of the two images in a batch

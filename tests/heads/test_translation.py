@@ -18,16 +18,18 @@ from trajformer.core.blocks import BlockConfig
 from trajformer.core.positions import sinusoid
 from trajformer.core.weights import TORCH_LAYERS, Options, StateDictReader
 from trajformer.errors import TrajformerError
-from trajformer.heads import translation
-from trajformer.heads.translation import (
+from trajformer.heads.translation.data import Pairs, read_lines, read_pairs
+from trajformer.heads.translation.model import Transformer, TransformerConfig
+from trajformer.heads.translation.task import TranslationRecipe, token_loss
+from trajformer.heads.translation.tokenizer import (
     END,
     PAD,
     START,
-    Transformer,
-    TransformerConfig,
-    TranslationRecipe,
+    UNKNOWN,
     learn_tokenizer,
+    load_tokenizer,
 )
+from trajformer.heads.translation.translator import Translator
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 
 TOKENS, WIDTH, HEADS, INNER = 30, 32, 4, 48
@@ -192,7 +194,7 @@ def test_padding_does_not_change_other_sentences_and_gradients_are_finite(
         logits[:3], model(source, target), atol=3e-2 if dtype != torch.float32 else 1e-6, rtol=1e-2
     )
     loss = (
-        translation.token_loss(logits[empty != PAD], empty[empty != PAD])
+        token_loss(logits[empty != PAD], empty[empty != PAD])
         + logits[3].float().square().mean()
     )
     loss.backward()
@@ -205,9 +207,9 @@ def test_label_smoothing_is_shared_by_the_wrong_tokens() -> None:
     logits, target, eps = torch.randn(6, 9), torch.tensor([0, 3, 8, 2, 2, 5]), 0.1
     expected_output = torch.full((6, 9), eps / 8).scatter(1, target[:, None], 1 - eps)
     expected = -(expected_output * logits.log_softmax(-1)).sum(-1).mean()
-    torch.testing.assert_close(translation.token_loss(logits, target, eps), expected)
+    torch.testing.assert_close(token_loss(logits, target, eps), expected)
     torch.testing.assert_close(
-        translation.token_loss(logits, target, 0.0), nn.functional.cross_entropy(logits, target)
+        token_loss(logits, target, 0.0), nn.functional.cross_entropy(logits, target)
     )
 
 
@@ -221,14 +223,14 @@ def test_the_tokenizer_is_reversible_and_stored_as_bytes() -> None:
     tokenizer = learn_tokenizer(corpus(), 80)
     model = tokenizer.serialized_model_proto()
     assert len(tokenizer) == 80 and model == learn_tokenizer(corpus(), 80).serialized_model_proto()
-    again = translation.load_tokenizer(model)
+    again = load_tokenizer(model)
     texts = ["the dog sings in the park.", "Grün sleeps ÄÖÜ.", ""]
     tokens = again.encode(texts)
     assert again.decode(tokens) == texts and tokens[2] == []
-    assert all(token > translation.UNKNOWN for row in tokens for token in row)
+    assert all(token > UNKNOWN for row in tokens for token in row)
     assert "".join(again.id_to_piece(tokens[0])).replace("▁", " ").strip() == texts[0]
     with pytest.raises(TrajformerError, match="not a sentencepiece model"):
-        translation.load_tokenizer(b"nonsense")
+        load_tokenizer(b"nonsense")
     with pytest.raises(TrajformerError, match=r"data\.vocabulary: 100000"):
         learn_tokenizer(corpus(), 100_000)
 
@@ -239,9 +241,9 @@ def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted() -> None:
         ["a man runs here.", "", "the dog " * 40, "Grün sings ÄÖÜ."],
         ["the dog sings.", "here.", "a man", "runs"],
     )
-    pairs = translation.Pairs("x", (source, target), tokenizer, 20)
+    pairs = Pairs("x", (source, target), tokenizer, 20)
     assert len(pairs) == 2 and pairs.left_out == 2
-    assert len(translation.Pairs("x", (source, target), tokenizer, None)) == 4
+    assert len(Pairs("x", (source, target), tokenizer, None)) == 4
     batch = pairs[[1, 0]]
     assert batch.text == ("runs", "the dog sings.") and (batch.target[:, 0] == START).all()
     rows = batch.target.tolist()
@@ -256,23 +258,23 @@ def test_pairs_that_are_too_long_or_empty_are_left_out_and_counted() -> None:
 def test_invalid_text_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.de").write_text("eins\nzwei\n")
     with pytest.raises(TrajformerError, match=r"train\.en: no such file"):
-        translation.read_pairs(tmp_path, "train", "de", "en")
+        read_pairs(tmp_path, "train", "de", "en")
     (tmp_path / "train.en").write_text("one\n")
     with pytest.raises(TrajformerError, match="2 and 1 lines"):
-        translation.read_pairs(tmp_path, "train", "de", "en")
+        read_pairs(tmp_path, "train", "de", "en")
     (tmp_path / "cut.gz").write_bytes(b"\x1f\x8b\x08\x00cut")
     (tmp_path / "latin").write_bytes("größer".encode("latin-1"))
     for name in ("cut.gz", "latin"):
         with pytest.raises(TrajformerError, match=f"{name}: not UTF-8 text"):
-            translation.read_lines(tmp_path / name)
+            read_lines(tmp_path / name)
     (tmp_path / "blank").write_text("one\n\nthree\n")
-    assert translation.read_lines(tmp_path / "blank") == ["one", "", "three"]
+    assert read_lines(tmp_path / "blank") == ["one", "", "three"]
 
 
-def translator() -> translation.Translator:
+def translator() -> Translator:
     torch.manual_seed(0)
     tokenizer, block = learn_tokenizer(corpus(), 80), BlockConfig(WIDTH, HEADS, INNER)
-    return translation.Translator(
+    return Translator(
         Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer
     ).eval()
 
@@ -348,7 +350,7 @@ def test_the_commands_train_translate_score_and_draw(
     assert greedy == 0 and len(capsys.readouterr().out.splitlines()) == 12
     model, recipe = load_checkpoint(checkpoint, TranslationRecipe)
     source, written = (
-        translation.read_lines(path) for path in (text / "val.de", tmp_path / "out.txt")
+        read_lines(path) for path in (text / "val.de", tmp_path / "out.txt")
     )
     assert dict(model.translate(source)) == dict(enumerate(written))
     assert recipe.optim.schedule == "inverse_sqrt"

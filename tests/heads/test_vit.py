@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from trajformer.core.multihead import recorded_weights
 from trajformer.core.weights import Options, StateDictReader
 from trajformer.heads import weights as layouts
-from trajformer.heads.vit import ViT, ViTConfig, attention_rollout, classify_with_rollout
+from trajformer.heads.vit.model import ViT, ViTConfig, attention_rollout, classify_with_rollout
 
 
 def images(batch: int = 2, height: int = SIZE, width: int = SIZE) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.heads.translation import PAD
-from trajformer.heads.vit import ViTConfig
+from trajformer.heads.translation.tokenizer import PAD
+from trajformer.heads.vit.model import ViTConfig
 
 WIDTH, HEADS, INNER, LAYERS, CLASSES, PATCH, SIZE = (
     32,

@@ -26,14 +26,12 @@ from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig
 from trajformer.heads.detr.model import DetrConfig
 from trajformer.heads.detr.shapes import ShapesConfig, ShapesDataset
 from trajformer.heads.detr.task import DetectionDataConfig, DetectionModule, DetectionRecipe
-from trajformer.heads.translation import (
-    Pairs,
-    TextConfig,
-    TransformerConfig,
-    TranslationModule,
-    TranslationRecipe,
-)
-from trajformer.heads.vit import ClassificationModule, ClassificationRecipe, ImageBatch, ViTConfig
+from trajformer.heads.translation.data import Pairs, TextConfig
+from trajformer.heads.translation.model import TransformerConfig
+from trajformer.heads.translation.task import TranslationModule, TranslationRecipe
+from trajformer.heads.vit.data import ImageBatch
+from trajformer.heads.vit.model import ViTConfig
+from trajformer.heads.vit.task import ClassificationModule, ClassificationRecipe
 from trajformer.losses.matching import match_layers
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.models.forecaster import Predictor
@@ -133,7 +131,7 @@ def heads(name: str) -> tuple[TaskModule, Any]:
         encode=lambda texts: [[4 + ord(letter) % 20 for letter in text] for text in texts]
     )
     recipe = TranslationRecipe(
-        TransformerConfig(block=block, layers=(1, 1)), TextConfig(vocabulary=24)
+        TransformerConfig(block=block, layers=(1, 1)), TextConfig("not read", vocabulary=24)
     )
     return TranslationModule(recipe), Pairs(
         "text", (["abc", "hello"], ["x", "wonder"]), tokenizer, None

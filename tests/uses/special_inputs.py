@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.uses import Case
 
-from trajformer.heads.translation import read_lines
+from trajformer.heads.translation.data import read_lines
 
 SCORE = "evaluate --model constant_velocity --store"
 PREPARE = "preprocess argoverse2 raw s --split val --workers 1"

@@ -61,7 +61,8 @@ def _classify(args: Namespace) -> None:
     """Print the most probable classes of each image, and draw it with --out."""
     import torch
 
-    from trajformer.heads.vit import ClassificationRecipe, classify_with_rollout
+    from trajformer.heads.vit.model import classify_with_rollout
+    from trajformer.heads.vit.task import ClassificationRecipe
 
     model, recipe, device = load_model(args, ClassificationRecipe)
     names = recipe.names()
@@ -90,7 +91,7 @@ def _score(args: Namespace) -> None:
     import torch
     from torch.nn import functional as F
 
-    from trajformer.heads.vit import ClassificationRecipe
+    from trajformer.heads.vit.task import ClassificationRecipe
 
     if args.out is not None:
         raise TrajformerError("--out is for images that are classified, not for --split")

@@ -21,7 +21,8 @@ from trajformer.scenes.files import write_atomically
 
 if TYPE_CHECKING:
     from trajformer.heads.detr.data import DetectionBatch
-    from trajformer.heads.detr.model import Detr, Objects
+    from trajformer.heads.detr.model import Detr
+    from trajformer.heads.detr.objects import Objects
 
 NMS_IOU = 0.7  # IoU threshold of --nms
 MAX_DRAWN = 8  # number of images of a split that are drawn
@@ -74,7 +75,7 @@ def run(args: Namespace) -> None:
 def _detect(args: Namespace) -> None:
     """Print the objects in each image, and write and draw them with --out."""
     from trajformer.heads.detr.data import collate, read_example, resize_example
-    from trajformer.heads.detr.model import attention_maps
+    from trajformer.heads.detr.objects import attention_maps
     from trajformer.heads.detr.task import DetectionRecipe
 
     if args.attention and args.out is None:
@@ -122,7 +123,7 @@ def _predict(model: Detr, batch: DetectionBatch, score: float, nms: bool) -> lis
     """
     import torch
 
-    from trajformer.heads.detr.model import postprocess
+    from trajformer.heads.detr.objects import postprocess
 
     with torch.no_grad():
         detections = model(batch.pixels, batch.mask)
@@ -146,8 +147,10 @@ def _score(args: Namespace) -> None:
 
     With --out, also write it, the detections, and pictures of some images.
     """
-    from trajformer.heads.detr.data import VocConfig, collate
-    from trajformer.heads.detr.task import DetectionRecipe, average_precision, pair_with_labels
+    from trajformer.heads.detr.data import collate
+    from trajformer.heads.detr.metrics import average_precision, pair_with_labels
+    from trajformer.heads.detr.task import DetectionRecipe
+    from trajformer.heads.detr.voc import VocConfig
 
     folder = other_folder(args, "Annotations/, ImageSets/Main/ and JPEGImages/")
     model, recipe, device = load_model(args, DetectionRecipe)

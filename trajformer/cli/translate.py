@@ -52,7 +52,8 @@ def parser() -> Parser:
 
 def run(args: Namespace) -> None:
     """Translate a file line by line, and print or write the translation, or print its scores."""
-    from trajformer.heads.translation import TranslationRecipe, read_lines
+    from trajformer.heads.translation.data import read_lines
+    from trajformer.heads.translation.task import TranslationRecipe
 
     check_outputs(args, out="txt", attention="folder")
     model, _, _ = load_model(args, TranslationRecipe)
@@ -78,7 +79,7 @@ def run(args: Namespace) -> None:
 
 def _read_sentences(path: Path) -> list[str]:
     """The sentences in a text file, or in standard input if the path is "-"."""
-    from trajformer.heads.translation import read_lines, split_lines
+    from trajformer.heads.translation.data import read_lines, split_lines
 
     if str(path) == "-":
         return split_lines(sys.stdin.read())

@@ -1,1 +1,4 @@
-"""Reference tasks on the shared attention core: translation, image classification and object detection."""
+"""Reference tasks on the shared attention core.
+
+Translation, image classification and object detection.
+"""

@@ -1,4 +1,4 @@
-"""The common part of image tasks: images as tensors, their augmentation, and recipes with classes."""
+"""Common parts of image tasks: images as tensors, augmentation, recipes with classes."""
 
 import os
 import stat
@@ -22,7 +22,9 @@ from trajformer.recipes.resume import list_changes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 Normalization = Literal["half", "imagenet"]
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+# Errors of Pillow for damaged files.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -38,8 +40,9 @@ _UNREADABLE = (
 def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
     """Read an image file as float32 [3, H, W] in 0..1, or [1, H, W] with `gray`.
 
-    The orientation in the EXIF data is applied. Transparent pixels become white. Raises TrajformerError: the file is no readable
-    image, or has more pixels than Pillow's limit against decompression bombs.
+    The orientation in the EXIF data is applied. Transparent pixels become white. Raises
+    TrajformerError: the file is no readable image, or has more pixels than Pillow's limit against
+    decompression bombs.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe would block
@@ -48,38 +51,45 @@ def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as file:
-                return _to_tensor(ImageOps.exif_transpose(file), "L" if gray else "RGB")
+                upright = ImageOps.exif_transpose(file)
+                return _to_tensor(upright, gray)
     except (*_UNREADABLE, Image.DecompressionBombWarning, MemoryError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split()).replace(
-            str(path), "file"
-        )[:200]
-        raise TrajformerError(
-            f"{path}: not a readable image ({reason or type(error).__name__})"
-        ) from error
+        message = str(getattr(error, "strerror", None) or error)
+        one_line = " ".join(message.split()).replace(str(path), "file")
+        reason = one_line[:200] or type(error).__name__
+        raise TrajformerError(f"{path}: not a readable image ({reason})") from error
 
 
-def _to_tensor(image: Image.Image, mode: str) -> Tensor:
-    """Float32 [C, H, W] in 0..1."""
-    if image.mode.startswith("I"):  # 16 bits per pixel: Pillow's conversion would clip at 255
-        values = np.clip(np.asarray(image).astype(np.float32) / 65535.0, 0.0, 1.0)
-        return torch.from_numpy(values).expand(1 if mode == "L" else 3, -1, -1).clone()
+def _to_tensor(image: Image.Image, gray: bool) -> Tensor:
+    """Float32 [3, H, W] in 0..1, or [1, H, W] with `gray`."""
     if image.mode == "F":
         raise ValueError("pixels are floating-point numbers of unknown range")
+    if image.mode.startswith("I"):
+        # 16 bits per pixel: Pillow's conversion would clip at 255.
+        values = np.asarray(image).astype(np.float32) / 65535.0
+        pixels = torch.from_numpy(np.clip(values, 0.0, 1.0))
+        return pixels.expand(1 if gray else 3, -1, -1).clone()
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    values = np.asarray(image.convert(mode), np.float32) / 255.0
-    return torch.from_numpy(values.reshape(*values.shape[:2], -1)).permute(2, 0, 1).contiguous()
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    values = np.asarray(image.convert("L" if gray else "RGB"), np.float32) / 255.0
+    pixels = torch.from_numpy(values)
+    if gray:
+        return pixels[None]
+    return pixels.permute(2, 0, 1).contiguous()
 
 
 def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize [..., C, H, W] to height and width `size`; bilinear, antialiased, the aspect ratio may change."""
+    """Resize [..., C, H, W] to height and width `size`.
+
+    Bilinear and antialiased; the aspect ratio may change.
+    """
     if tuple(image.shape[-2:]) == size:
         return image
     flat = image.reshape(-1, *image.shape[-3:])
-    return F.interpolate(flat, size=size, mode="bilinear", antialias=True).reshape(
-        *image.shape[:-2], *size
-    )
+    resized = F.interpolate(flat, size=size, mode="bilinear", antialias=True)
+    return resized.reshape(*image.shape[:-2], *size)
 
 
 def to_bytes(image: Tensor) -> Tensor:
@@ -88,32 +98,39 @@ def to_bytes(image: Tensor) -> Tensor:
 
 
 def normalize(image: Tensor, how: Normalization = "imagenet") -> Tensor:
-    """Normalize [..., C, H, W] in 0..1: "half" maps to -1..1, "imagenet" uses ImageNet's mean and standard deviation (C = 3)."""
+    """Normalize images [..., C, H, W] in 0..1.
+
+    "half" maps to -1..1, "imagenet" uses ImageNet's mean and standard deviation. Raises ValueError:
+    "imagenet" needs C = 3.
+    """
     if how == "half":
         return image * 2.0 - 1.0
     if image.shape[-3] != 3:
         raise ValueError(f"{image.shape[-3]} channels; ImageNet's normalization needs three")
-    mean, std = (
-        image.new_tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD)
-    )
+    mean = image.new_tensor(IMAGENET_MEAN)[:, None, None]
+    std = image.new_tensor(IMAGENET_STD)[:, None, None]
     return (image - mean) / std
 
 
 def list_images(paths: Sequence[Path]) -> list[Path]:
-    """Image files; a folder is replaced by all images below it, sorted, and a missing path or an empty folder is an error."""
+    """Image files; a folder is replaced by all images below it, sorted.
+
+    Raises TrajformerError: a path does not exist, or a folder has no images.
+    """
     files: list[Path] = []
     for path in paths:
         if not os.path.lexists(path):
             raise TrajformerError(f"{path}: no such file or folder")
-        below = (
-            file
-            for file in path.rglob("[!.]*")
-            if file.suffix.lower() in SUFFIXES and not file.is_dir()
-        )
-        images = sorted(below) if path.is_dir() else [path]
+        if not path.is_dir():
+            files.append(path)
+            continue
+        images = []
+        for file in path.rglob("[!.]*"):
+            if file.suffix.lower() in SUFFIXES and not file.is_dir():
+                images.append(file)
         if not images:
             raise TrajformerError(f"{path}: no images in this folder ({', '.join(SUFFIXES)})")
-        files += images
+        files += sorted(images)
     return files
 
 
@@ -125,7 +142,7 @@ class ImageAugmentConfig(Config, fractions=("flip",)):
         flip: probability of a horizontal flip.
         rotate: largest angle in either direction, radians.
         scale: largest relative change of size.
-        shift: largest shift in either direction, as a share of height and width.
+        shift: largest shift in either direction, as a fraction of height and width.
     """
 
     flip: float = 0.0
@@ -135,25 +152,29 @@ class ImageAugmentConfig(Config, fractions=("flip",)):
 
 
 def augment_images(image: Tensor, config: ImageAugmentConfig, generator: torch.Generator) -> Tensor:
-    """Change each image of [B, C, H, W] in 0..1 at random, with a generator on the CPU. Pixels from outside are black."""
+    """Change each image of [B, C, H, W] in 0..1 at random, with a generator on the CPU.
+
+    Pixels from outside of the image are black.
+    """
     if config == ImageAugmentConfig():
         return image
     draws = torch.rand(5, len(image), generator=generator)
-    angle, zoom, *shift = (2 * draws[1:] - 1) * torch.tensor(
-        [config.rotate, config.scale, config.shift, config.shift]
-    )[:, None]
-    zoom = 1 + zoom
-    cos, sin = zoom * angle.cos(), zoom * angle.sin()
     mirror = 1 - 2 * (draws[0] < config.flip).float()
-    # The affine map gives the source of each pixel in a frame from -1 to 1, so a share of the image counts twice.
-    matrix = [
-        torch.stack([cos * mirror, -sin, 2 * shift[0]], -1),
-        torch.stack([sin * mirror, cos, 2 * shift[1]], -1),
-    ]
-    grid = F.affine_grid(torch.stack(matrix, 1).to(image), list(image.shape), align_corners=False)
-    return F.grid_sample(image, grid, mode="bicubic", align_corners=False).clamp(
-        0.0, 1.0
-    )  # bilinear would blur small images
+    largest = torch.tensor([config.rotate, config.scale, config.shift, config.shift])
+    angle, zoom, shift_x, shift_y = (2 * draws[1:] - 1) * largest[:, None]
+    zoom = 1 + zoom
+    cos = zoom * angle.cos()
+    sin = zoom * angle.sin()
+
+    # The affine map gives the source of each pixel in a frame from -1 to 1, so a shift by a
+    # fraction of the image counts twice.
+    row_x = torch.stack([cos * mirror, -sin, 2 * shift_x], -1)
+    row_y = torch.stack([sin * mirror, cos, 2 * shift_y], -1)
+    matrix = torch.stack([row_x, row_y], 1).to(image)  # [B, 2, 3]
+    grid = F.affine_grid(matrix, list(image.shape), align_corners=False)
+    # Bilinear interpolation would blur small images.
+    changed = F.grid_sample(image, grid, mode="bicubic", align_corners=False)
+    return changed.clamp(0.0, 1.0)
 
 
 class ClassRecipe:
@@ -170,12 +191,16 @@ class ClassRecipe:
     def load_start(self, may_differ: Collection[str]) -> tuple[dict[str, Tensor], Self]:
         """The state dict and the recipe of the checkpoint `init`.
 
-        An error if its model config differs in a field other than `may_differ`, the number of classes and dropout.
+        Raises CheckpointError: its model config differs in a field other than `may_differ`, the
+        number of classes and dropout.
         """
         model, recipe = load_checkpoint(self.init, type(self))
         allowed = {"classes", "dropout", "attention_dropout", *may_differ}
-        changes = list_changes(to_plain(recipe.model), to_plain(self.model), "model")
-        changes = [line for line in changes if line.split()[0].rpartition(".")[2] not in allowed]
+        changes = []
+        for line in list_changes(to_plain(recipe.model), to_plain(self.model), "model"):
+            field = line.split()[0].rpartition(".")[2]
+            if field not in allowed:
+                changes.append(line)
         if changes:
             raise CheckpointError(f"{self.init}: has {'; '.join(changes)}")
         return model.state_dict(), recipe

@@ -1,4 +1,4 @@
-"""Pictures of the results of the heads: attention of translations, classified images, detected objects."""
+"""Pictures of the results: attention of translations, classified images, detected objects."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +10,8 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from trajformer.heads.detr.data import Example
-from trajformer.heads.detr.model import Objects
-from trajformer.heads.translation import Translator
+from trajformer.heads.detr.objects import Objects
+from trajformer.heads.translation.translator import Translator
 from trajformer.plotting import style
 from trajformer.plotting.attention import (
     draw_attention_map,
@@ -31,27 +31,37 @@ DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
 
 
 def save_cross_attention(path: Path, model: Translator, source: str, target: str) -> None:
-    """Write the attention of target tokens to source tokens as PNG: the last layer, averaged over heads."""
+    """Write the attention of target tokens to source tokens as PNG.
+
+    The weights are of the last layer, averaged over heads.
+    """
     rows, columns, weights = model.cross_attention(source, target)
-    figure = Figure(
-        figsize=(1.5 + 0.28 * len(columns), 1.5 + 0.28 * len(rows)), layout="constrained"
-    )
-    draw_attention_matrix(figure.subplots(), weights[-1].mean(0).cpu().numpy(), rows, columns)
+    size = (1.5 + 0.28 * len(columns), 1.5 + 0.28 * len(rows))
+    figure = Figure(figsize=size, layout="constrained")
+    last_layer = weights[-1].mean(0).cpu().numpy()
+    draw_attention_matrix(figure.subplots(), last_layer, rows, columns)
     save_figure(figure, path)
 
 
 def save_classification(
     path: Path, title: str, image: Tensor, rollout: Tensor, names: list[str], p: np.ndarray
 ) -> None:
-    """Write an image [C, H, W] in 0..1, its attention rollout [rows, columns] and its most probable classes as PNG."""
+    """Write an image, its attention rollout and its most probable classes as PNG.
+
+    Args:
+        path: the PNG file.
+        title: title of the image.
+        image: [C, H, W] in 0..1.
+        rollout: [rows, columns].
+        names: names of the most probable classes.
+        p: their probabilities.
+    """
     pixels = image.permute(1, 2, 0).squeeze(-1).numpy()
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))
     draw_image(left, pixels).set_title(title, fontsize=style.FONT_PT, parse_math=False)
-    rollout = rollout.float().cpu()
-    draw_attention_map(middle, pixels, rollout.numpy()).set_title(
-        "attention rollout", fontsize=style.FONT_PT
-    )
+    draw_attention_map(middle, pixels, rollout.float().cpu().numpy())
+    middle.set_title("attention rollout", fontsize=style.FONT_PT)
     draw_bars(right, names, p).set_title("probability", fontsize=style.FONT_PT)
     save_figure(figure, path)
 
@@ -65,91 +75,88 @@ def save_detections(
     *,
     true: bool,
 ) -> None:
-    """Write an image with its detected objects as PNG, with attention maps at the right. Each class has its color and dashes.
+    """Write an image with its detected objects as PNG. Each class has its color and dashes.
 
-    Objects are in pixels of the original image; `maps` are attention maps of the first ones (`attention_maps`). With `true`, the
-    labeled boxes are drawn, too.
+    Args:
+        path: the PNG file.
+        example: the image.
+        objects: in pixels of the original image.
+        names: names of the classes.
+        maps: attention maps of the first objects (`attention_maps`), drawn at the right.
+        true: also draw the labeled boxes.
     """
     image = example.image.permute(1, 2, 0).numpy()
     height, width, _ = image.shape
-    box = objects.box.numpy() * np.array(
-        [width / example.original[1], height / example.original[0]] * 2
-    )
-    label = objects.label.tolist()
-    text = [
-        f"{names[kind]} {score:.2f}"
-        for kind, score in zip(label, objects.score.tolist(), strict=True)
-    ]
+    original_height, original_width = example.original
+    box = objects.box.numpy() * np.array([width / original_width, height / original_height] * 2)
+    text = []
+    for _, score, label in objects.rows():
+        text.append(f"{names[label]} {score:.2f}")
+
     columns = 0 if maps is None else len(maps[0])
-    figure = Figure(figsize=(4.4 + 2.2 * columns, 4.4 * height / width + 0.3), layout="constrained")
-    grid = figure.add_gridspec(
-        2 if columns else 1, columns + 1, width_ratios=[2.0, *[1.0] * columns]
-    )
+    size = (4.4 + 2.2 * columns, 4.4 * height / width + 0.3)
+    figure = Figure(figsize=size, layout="constrained")
+    rows = 2 if columns else 1
+    grid = figure.add_gridspec(rows, columns + 1, width_ratios=[2.0, *[1.0] * columns])
     main = figure.add_subplot(grid[:, 0])
-    for column in range(columns):
-        assert maps is not None
-        center = box[column].reshape(2, 2).mean(0).tolist()
-        for row, title in enumerate((f"{text[column]}: decoder", "encoder, at its center")):
-            ax = figure.add_subplot(grid[row, column + 1])
-            draw_attention_map(ax, image, maps[row][column].numpy(), query=center if row else None)
-            _draw_box(ax, box[column], edgecolor=style.TRUTH, linewidth=0.9)
-            ax.set_title(title, fontsize=style.SMALL_PT, parse_math=False)
-            ax.set(xlim=(0.0, width), ylim=(height, 0.0))
+    if maps is not None:
+        decoder, encoder = (part.numpy() for part in maps)
+        for column in range(columns):
+            ax = figure.add_subplot(grid[0, column + 1])
+            draw_attention_map(ax, image, decoder[column])
+            _finish_map(ax, image, box[column], f"{text[column]}: decoder")
+            ax = figure.add_subplot(grid[1, column + 1])
+            x, y = box[column].reshape(2, 2).mean(0).tolist()
+            draw_attention_map(ax, image, encoder[column], query=(x, y))
+            _finish_map(ax, image, box[column], "encoder, at its center")
+
     draw_image(main, image)
-    for rank, (corners, kind, words) in enumerate(
-        zip(box, label, text, strict=True)
-    ):  # the first box is drawn on top
-        color, dash, zorder = (
-            COLORS[kind % len(COLORS)],
-            DASHES[kind % len(DASHES)],
-            style.Z_MODE - rank * 1e-3,
-        )
-        for line, shade, stroke in (("-", style.PAPER, 2.6), (dash, color, 1.4)):
-            _draw_box(
-                main,
-                corners,
-                edgecolor=shade,
-                linestyle=line,
-                linewidth=stroke,
-                zorder=zorder,
-                gid="box",
-            )
-        backing = {
-            "boxstyle": "square,pad=0.15",
-            "facecolor": color,
-            "edgecolor": "none",
-            "alpha": 0.85,
-        }
-        note = main.annotate(
-            words, corners[:2].clip(0.0), (1.5, -1.5), textcoords="offset points", bbox=backing
-        )
-        note.set(
-            color=style.PAPER,
-            fontsize=6.0,
-            ha="left",
-            va="top",
-            zorder=zorder,
-            parse_math=False,
-            gid="label",
-        )
-    main.set(xlim=(0.0, width), ylim=(height, 0.0))
+    for rank, label in enumerate(objects.label.tolist()):
+        # The first box is drawn on top.
+        _draw_object(main, box[rank], label, text[rank], style.Z_MODE - rank * 1e-3)
+    title = f"{example.name}: detections"
     if true:
-        for (
-            corners
-        ) in example.box.numpy():  # visible on any background: a dotted black line over a white one
-            for line, color, stroke in (("-", style.PAPER, 1.8), (":", style.TRUTH, 1.0)):
-                _draw_box(
-                    main,
-                    corners,
-                    edgecolor=color,
-                    linestyle=line,
-                    linewidth=stroke,
-                    zorder=style.Z_LANE,
-                    gid="true box",
-                )
-    title = f"{example.name}: detections{' and labels (dotted)' if true else ''}"
+        title += " and labels (dotted)"
+        for corners in example.box.numpy():
+            _draw_true_box(main, corners)
+    main.set(xlim=(0.0, width), ylim=(height, 0.0))
     main.set_title(title, fontsize=style.FONT_PT, parse_math=False)
     save_figure(figure, path)
+
+
+def _finish_map(ax: Axes, image: np.ndarray, corners: np.ndarray, title: str) -> None:
+    """Add the box of the object and a title to an attention map."""
+    height, width, _ = image.shape
+    _draw_box(ax, corners, edgecolor=style.TRUTH, linewidth=0.9)
+    ax.set_title(title, fontsize=style.SMALL_PT, parse_math=False)
+    ax.set(xlim=(0.0, width), ylim=(height, 0.0))
+
+
+def _draw_object(ax: Axes, corners: np.ndarray, label: int, text: str, zorder: float) -> None:
+    """A box in the style of its class over a white one, and its text at the top left."""
+    color = COLORS[label % len(COLORS)]
+    dashes = DASHES[label % len(DASHES)]
+    common = {"zorder": zorder, "gid": "box"}
+    _draw_box(ax, corners, edgecolor=style.PAPER, linestyle="-", linewidth=2.6, **common)
+    _draw_box(ax, corners, edgecolor=color, linestyle=dashes, linewidth=1.4, **common)
+    background = {"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none"}
+    left, top = corners[:2].clip(0.0).tolist()
+    note = ax.annotate(
+        text,
+        (left, top),
+        (1.5, -1.5),
+        textcoords="offset points",
+        bbox={**background, "alpha": 0.85},
+    )
+    note.set(color=style.PAPER, fontsize=6.0, ha="left", va="top", zorder=zorder)
+    note.set(parse_math=False, gid="label")
+
+
+def _draw_true_box(ax: Axes, corners: np.ndarray) -> None:
+    """A dotted black line over a white one, which is visible on any background."""
+    common = {"zorder": style.Z_LANE, "gid": "true box"}
+    _draw_box(ax, corners, edgecolor=style.PAPER, linestyle="-", linewidth=1.8, **common)
+    _draw_box(ax, corners, edgecolor=style.TRUTH, linestyle=":", linewidth=1.0, **common)
 
 
 def _draw_box(ax: Axes, corners: np.ndarray, **options: object) -> None:

@@ -86,7 +86,7 @@ def test_empty_rows_are_exact_zeros_with_finite_gradients(
 
 
 def test_the_kernel_never_gets_an_empty_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some backends return NaN for an empty row, but not the CPU's, so the output cannot show it."""
+    """The output cannot show it: some backends give NaN for an empty row, but a CPU gives zeros."""
     kernel, masks = F.scaled_dot_product_attention, []
 
     def recording_kernel(*arguments: Tensor, attn_mask: Tensor, **options: float) -> Tensor:

@@ -44,8 +44,11 @@ class RoadSpec:
     def half_width(self) -> float:
         """Distance in metres from the middle to the edge of the outermost lane."""
         width = self.lanes * self.width
-        width = width + self.bike * BIKE_WIDTH_M
-        return width + self.parking * PARKING_WIDTH_M
+        if self.bike:
+            width += BIKE_WIDTH_M
+        if self.parking:
+            width += PARKING_WIDTH_M
+        return width
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import evaluate, track_forecasts
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
+from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.models import build_random
 from trajformer.training.forecasting import TASK
@@ -39,15 +40,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
     scenes = SceneStore(run / "store", "val")
     model, config = load_checkpoint(run / "last.ckpt")
-    expected = evaluate(load_predictor(run / "last.ckpt"), scenes)
-    assert trajformer.evaluate(model.train(), scenes, config.data.batch).metrics == expected.metrics
-    assert (
-        trajformer.evaluate(model, scenes).metrics == expected.metrics
-    )  # the settings of the checkpoint
-    assert trajformer.evaluate(model, scenes, BatchConfig()).metrics != expected.metrics
-    assert len(expected.per_agent) == expected.metrics["num_agents"] == expected.table.num_agents[0]
+    predictor = load_predictor(run / "last.ckpt")
+    expected = evaluate(predictor, scenes)
+    num_agents = expected.metrics["num_agents"]
+    assert len(expected.per_agent) == num_agents
+    assert expected.table.num_agents[0] == num_agents
+
+    given = trajformer.evaluate(model.train(), scenes, config.data.batch)
+    of_checkpoint = trajformer.evaluate(model, scenes)
+    others = trajformer.evaluate(model, scenes, BatchConfig())
+    assert given.metrics == expected.metrics
+    assert of_checkpoint.metrics == expected.metrics
+    assert others.metrics != expected.metrics
     with pytest.raises(TypeError, match="a Predictor has its own"):
-        evaluate(load_predictor(run / "last.ckpt"), scenes, config.data.batch)
+        evaluate(predictor, scenes, config.data.batch)
 
 
 class Fixed(nn.Module):
@@ -60,14 +66,8 @@ class Fixed(nn.Module):
     def forward(self, observation: Observation) -> Any:
         shape = (*observation.target_mask.shape, 6)
         modes = torch.zeros(*shape, observation.num_future, 2)
-        return self.change(
-            Forecast(
-                modes,
-                torch.zeros(shape),
-                Frame.AGENT,
-                observation.pose[:, : observation.num_targets],
-            )
-        )
+        pose = observation.pose[:, : observation.num_targets]
+        return self.change(Forecast(modes, torch.zeros(shape), Frame.AGENT, pose))
 
 
 WRONG: dict[str, tuple[Callable[[Forecast], Any], str]] = {
@@ -81,9 +81,9 @@ WRONG: dict[str, tuple[Callable[[Forecast], Any], str]] = {
     ),
     "no pose": (lambda f: replace(f, pose=None), "pose has shape None"),
     "a word as the frame": (
-        lambda f: replace(f, frame="agent"),
+        lambda f: replace(f, frame="agent"),  # type: ignore[arg-type]
         "frame is 'agent', expected Frame.SCENE",
-    ),  # type: ignore[arg-type]
+    ),
     "another frame": (lambda f: replace(f, frame=Frame.FOCAL), "expected Frame.SCENE of the batch"),
 }
 
@@ -107,63 +107,94 @@ def test_arguments_of_other_types(run: Path) -> None:
         list(track_forecasts(load_predictor("constant_velocity"), scenes, batch_size=-1))
 
 
+def distances(scene: Scene, agent: int) -> list[float]:
+    """Seconds since an agent was first seen, and metres that it moves until now and from now."""
+    position = scene.position[agent]
+    valid = scene.valid[agent]
+    is_past = np.arange(scene.num_steps) < scene.num_history
+    past = position[is_past & valid]
+    future = position[~is_past & valid]
+    first = past[:5].mean(0)
+    present = past[-5:].mean(0)
+    last = future[-5:].mean(0)
+    seen_s = (scene.num_history - 1 - valid.argmax()) * scene.period_s
+    return [seen_s, math.dist(first, present), math.dist(present, last)]
+
+
 def test_all_agents_have_the_distances_that_they_moved(run: Path) -> None:
     scenes = SceneStore(run / "store", "val")
-    per_agent = evaluate(load_predictor("constant_velocity", targets="all"), scenes).per_agent
-    moved = per_agent.set_index(["scenario_id", "track_id"])[["history_s", "history_m", "future_m"]]
-    assert len(moved) > evaluate(load_predictor("constant_velocity"), scenes).metrics["num_agents"]
-    for scene in (scenes[index] for index in range(len(scenes))):
-        for a, track in enumerate(scene.agent_id):
-            if (scene.scene_id, track) in moved.index:
-                parts = (
-                    np.arange(scene.num_steps) < scene.num_history,
-                    np.arange(scene.num_steps) >= scene.num_history,
-                )
-                past, future = (scene.position[a][part & scene.valid[a]] for part in parts)
-                points = past[:5].mean(0), past[-5:].mean(0), future[-5:].mean(0)
-                seen_s = (scene.num_history - 1 - scene.valid[a].argmax()) * scene.period_s
-                expected = [seen_s, math.dist(*points[:2]), math.dist(*points[1:])]
-                assert moved.loc[(scene.scene_id, track)].tolist() == pytest.approx(
-                    expected, abs=1e-3
-                )
+    all_agents = evaluate(load_predictor("constant_velocity", targets="all"), scenes)
+    scored_agents = evaluate(load_predictor("constant_velocity"), scenes)
+    assert len(all_agents.per_agent) > len(scored_agents.per_agent)
+    rows = all_agents.per_agent.set_index(["scenario_id", "track_id"])
+    moved = rows[["history_s", "history_m", "future_m"]]
+    for scene in scenes:
+        for agent, track in enumerate(scene.agent_id):
+            key = (scene.scene_id, track)
+            if key in moved.index:
+                expected = distances(scene, agent)
+                assert moved.loc[key].tolist() == pytest.approx(expected, abs=1e-3)
 
 
 def test_joint_futures_of_a_model_with_worlds(run: Path) -> None:
-    scenes, batch = SceneStore(run / "store", "val"), BatchConfig(targets="all")
+    scenes = SceneStore(run / "store", "val")
+    batch = BatchConfig(targets="all")
     model = build_random(SE2FORMER).eval()
-    joint, marginal = (
-        evaluate(Predictor(model, batch, joint=joint), scenes).metrics for joint in (True, False)
-    )
-    assert joint["avgMinFDE6"] >= joint["minFDE6"] and "avgMinFDE6" not in marginal
+    joint = evaluate(Predictor(model, batch, joint=True), scenes).metrics
+    marginal = evaluate(Predictor(model, batch, joint=False), scenes).metrics
+    assert joint["avgMinFDE6"] >= joint["minFDE6"]
+    assert "avgMinFDE6" not in marginal
+
+
+def test_joint_futures_of_a_model_without_worlds_are_refused(run: Path) -> None:
     with pytest.raises(TrajformerError, match="gives no joint futures"):
-        evaluate(load_predictor("constant_velocity", joint=True), scenes)
+        evaluate(load_predictor("constant_velocity", joint=True), SceneStore(run / "store", "val"))
+
+
+def test_joint_futures_that_are_not_finite_are_refused(run: Path) -> None:
+    model = build_random(SE2FORMER).eval()
     for parameter in model.score.parameters():
         nn.init.constant_(parameter, math.nan)
+    predictor = Predictor(model, BatchConfig(targets="all"), joint=True)
     with pytest.raises(TrajformerError, match="the forecast has NaN or infinity"):
-        evaluate(Predictor(model, batch, joint=True), scenes)
+        evaluate(predictor, SceneStore(run / "store", "val"))
 
 
 def test_public_names_are_available_and_listed() -> None:
     for name in trajformer.__all__:
-        assert getattr(trajformer, name).__name__ == name and name in dir(trajformer)
+        assert getattr(trajformer, name).__name__ == name
+        assert name in dir(trajformer)
     with pytest.raises(AttributeError, match="no attribute 'moon'"):
         _ = trajformer.moon  # type: ignore[attr-defined]
 
 
 def test_build_model_takes_names_files_and_configs(tmp_path: Path) -> None:
     by_name = trajformer.build_model("crowd_eth_ucy")
-    (tmp_path / "mine.yaml").write_text("model: {crowd: {modes: 5}}")
-    assert type(trajformer.build_model(tmp_path / "mine.yaml")) is type(by_name)
+    recipe_file = tmp_path / "mine.yaml"
+    recipe_file.write_text("model: {crowd: {modes: 5}}")
+    assert type(trajformer.build_model(recipe_file)) is type(by_name)
+
     config = recipe(tmp_path)
-    assert type(trajformer.build_model(config)) is type(trajformer.build_model(config.model))
-    wrong = {
-        "[]": "not a recipe",
-        "{model: [": "not readable as YAML",
-        "model: {moon: {}}": "unknown name 'moon'",
-    }
-    for text, message in wrong.items():
-        (tmp_path / "mine.yaml").write_text(text)
-        with pytest.raises(TrajformerError, match=message):
-            trajformer.build_model(tmp_path / "mine.yaml")
+    by_recipe = trajformer.build_model(config)
+    by_config = trajformer.build_model(config.model)
+    assert type(by_recipe) is type(by_config)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "not a recipe"),
+        ("{model: [", "not readable as YAML"),
+        ("model: {moon: {}}", "unknown name 'moon'"),
+    ],
+)
+def test_build_model_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
+    recipe_file = tmp_path / "mine.yaml"
+    recipe_file.write_text(text)
+    with pytest.raises(TrajformerError, match=message):
+        trajformer.build_model(recipe_file)
+
+
+def test_build_model_refuses_recipes_of_other_tasks() -> None:
     with pytest.raises(TrajformerError, match="a recipe for detection"):
         trajformer.build_model("heads/detr_shapes")

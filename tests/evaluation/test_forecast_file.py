@@ -31,86 +31,89 @@ def three() -> list[TrackForecast]:
     return [forecast("a", "1", seed=1), forecast("b", "AV", seed=2), forecast("a", "0001", seed=3)]
 
 
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> Path:
+Change = Callable[[pa.Table], pa.Table]
+
+
+def rewrite(path: Path, change: Change) -> Path:
+    """A file of `three` forecasts, 18 rows, with a changed table."""
     write_forecasts(path, three())
     pq.write_table(change(pq.read_table(path)), path)
     return path
 
 
-def with_column(
-    name: str, values: list[object], kind: pa.DataType | None = None
-) -> Callable[[pa.Table], pa.Table]:
-    return lambda t: t.set_column(t.schema.get_field_index(name), name, pa.array(values, kind))
+def with_column(name: str, values: list[object], kind: pa.DataType | None = None) -> Change:
+    column = pa.array(values, kind)
+    return lambda table: table.set_column(table.schema.get_field_index(name), name, column)
 
 
 def test_round_trip_is_exact_and_keeps_ids(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "forecasts.parquet"
-    given = three()
-    assert write_forecasts(path, iter(given)) == 3
-    found = read_forecasts(path)
-    assert list(found) == ["a", "b"] and [f.track_id for f in found["a"]] == ["1", "0001"]
-    for one, other in zip(given, [found["a"][0], found["b"][0], found["a"][1]], strict=True):
+    written = three()
+    assert write_forecasts(path, iter(written)) == 3
+    by_scene = read_forecasts(path)
+    assert list(by_scene) == ["a", "b"]
+    assert [track.track_id for track in by_scene["a"]] == ["1", "0001"]
+    read = [by_scene["a"][0], by_scene["b"][0], by_scene["a"][1]]
+    for one, other in zip(written, read, strict=True):
         order = np.argsort(-one.probability)
         np.testing.assert_array_equal(other.position, one.position[order])
         np.testing.assert_allclose(other.probability, one.probability[order], rtol=1e-14)
-        assert other.position.dtype == np.float64 and other.probability.dtype == np.float64
-    assert list(path.parent.iterdir()) == [path]
+        assert other.position.dtype == np.float64
+        assert other.probability.dtype == np.float64
+    assert list(path.parent.iterdir()) == [path], "no temporary file"
 
 
-def test_file_has_the_challenge_columns_sorted_and_normalised(tmp_path: Path) -> None:
+def test_file_has_the_challenge_columns_sorted_and_normalized(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
-    half = np.array(
-        [0.25, 0.5, 0.251], np.float16
-    )  # sums to 1.001, as a half-precision softmax may
+    half = np.array([0.25, 0.5, 0.251], np.float16)  # sums to 1.001, as a softmax in float16 may
     write_forecasts(path, [replace(forecast(modes=3), probability=half)])
     table = pq.read_table(path)
     assert table.column_names == list(COLUMNS)
     assert table.schema.field("predicted_trajectory_x").type == pa.list_(pa.float64())
     probability = np.array(table["probability"])
-    assert (np.diff(probability) <= 0).all() and probability.sum() == pytest.approx(1.0, abs=1e-12)
+    assert (np.diff(probability) <= 0).all()
+    assert probability.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_av2_reads_the_file(tmp_path: Path) -> None:
-    module = pytest.importorskip("av2.datasets.motion_forecasting.eval.submission")
+    av2 = pytest.importorskip("av2.datasets.motion_forecasting.eval.submission")
     path = tmp_path / "submission.parquet"
-    single = (
-        forecast("s1", "10"),
-        replace(forecast("s1", "AV", seed=9), probability=forecast("s1", "10").probability),
-    )
-    raw = forecast(seed=4).probability.astype(np.float32) * np.float32(
-        1.0005
-    )  # np.isclose(1, sum) would refuse these
-    write_forecasts(path, [*single, replace(forecast("s2", "x", seed=4), probability=raw)])
-    predictions = module.ChallengeSubmission.from_parquet(path).predictions
-    assert {scene: set(tracks) for scene, (_, tracks) in predictions.items()} == {
-        "s1": {"10", "AV"},
-        "s2": {"x"},
-    }
+    first = forecast("s1", "10")
+    second = replace(forecast("s1", "AV", seed=9), probability=first.probability)
+    other_scene = forecast("s2", "x", seed=4)
+    # av2 would refuse this sum
+    inexact = other_scene.probability.astype(np.float32) * np.float32(1.0005)
+    write_forecasts(path, [first, second, replace(other_scene, probability=inexact)])
+
+    predictions = av2.ChallengeSubmission.from_parquet(path).predictions
+    assert set(predictions) == {"s1", "s2"}
+    assert set(predictions["s1"][1]) == {"10", "AV"}
+    assert set(predictions["s2"][1]) == {"x"}
     for scene, tracks in read_forecasts(path).items():
+        probability, positions = predictions[scene]
         for track in tracks:
-            np.testing.assert_array_equal(predictions[scene][1][track.track_id], track.position)
-            np.testing.assert_array_equal(predictions[scene][0], track.probability)
+            np.testing.assert_array_equal(positions[track.track_id], track.position)
+            np.testing.assert_array_equal(probability, track.probability)
 
 
 def test_files_written_by_av2_are_read(tmp_path: Path) -> None:
-    module = pytest.importorskip("av2.datasets.motion_forecasting.eval.submission")
-    given = submission.check_forecast(forecast())
-    module.ChallengeSubmission({"scene": (given.probability, {"7": given.position})}).to_parquet(
-        tmp_path / "f.parquet"
-    )
-    found = read_forecasts(tmp_path / "f.parquet")["scene"][0]
-    np.testing.assert_array_equal(found.position, given.position)
+    av2 = pytest.importorskip("av2.datasets.motion_forecasting.eval.submission")
+    path = tmp_path / "f.parquet"
+    written = submission.check_forecast(forecast())
+    predictions = {"scene": (written.probability, {"7": written.position})}
+    av2.ChallengeSubmission(predictions).to_parquet(path)
+    [read] = read_forecasts(path)["scene"]
+    np.testing.assert_array_equal(read.position, written.position)
 
 
 def test_groups_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "TRACKS_PER_GROUP", 4)
-    count = write_forecasts(
-        tmp_path / "f.parquet", (forecast(str(n), modes=2, steps=3 + n) for n in range(10))
-    )
-    assert count == 10 and pq.ParquetFile(tmp_path / "f.parquet").num_row_groups == 3
-    assert [
-        f[0].position.shape[1] for f in read_forecasts(tmp_path / "f.parquet").values()
-    ] == list(range(3, 13))
+    path = tmp_path / "f.parquet"
+    source = (forecast(str(n), modes=2, steps=3 + n) for n in range(10))
+    assert write_forecasts(path, source) == 10
+    assert pq.ParquetFile(path).num_row_groups == 3
+    steps = [tracks[0].position.shape[1] for tracks in read_forecasts(path).values()]
+    assert steps == list(range(3, 13))
 
 
 @pytest.mark.parametrize(
@@ -134,9 +137,11 @@ def test_malformed_forecast_is_refused_and_the_old_file_kept(
     good = TrackForecast("s", "t", np.array([0.5, 0.5]), np.zeros((2, 3, 2)))
     write_forecasts(path, [good])
     before = path.read_bytes()
+    malformed = replace(good, **change)  # type: ignore[arg-type]
     with pytest.raises(TrajformerError, match=message):
-        write_forecasts(path, [replace(good, track_id="u"), replace(good, **change)])  # type: ignore[arg-type]
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+        write_forecasts(path, [replace(good, track_id="u"), malformed])
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path], "no temporary file"
 
 
 def test_a_track_given_twice_is_refused(tmp_path: Path) -> None:
@@ -145,9 +150,7 @@ def test_a_track_given_twice_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_truncated_files_are_refused(
-    tmp_path: Path,
-) -> None:  # missing and foreign ones: tests/uses
+def test_truncated_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     write_forecasts(path, three())
     whole = path.read_bytes()
@@ -158,27 +161,27 @@ def test_truncated_files_are_refused(
 
 
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "f.parquet"
-    write_forecasts(path, three())
-    table = pq.read_table(path)
-    number = table.schema.get_field_index("track_id")
-    damaged = pa.array([b"\xf2x"] * len(table), pa.binary()).view(pa.string())
-    pq.write_table(
-        table.set_column(
-            number, table.schema.field(number), damaged.cast(table.schema.field(number).type)
-        ),
-        path,
-    )
+    def change(table: pa.Table) -> pa.Table:
+        index = table.schema.get_field_index("track_id")
+        field = table.schema.field(index)
+        not_utf8 = pa.array([b"\xf2x"] * len(table), pa.binary()).view(pa.string())
+        return table.set_column(index, field, not_utf8.cast(field.type))
+
+    path = rewrite(tmp_path / "f.parquet", change)
     with pytest.raises(TrajformerError, match=r"f\.parquet: not a readable parquet file"):
         read_forecasts(path)
 
 
-ROW = [[0.0] * 60] * 18
+PATH = [0.0] * 60
+SHORT = [0.0] * 59
+WITH_NAN = [*SHORT, float("nan")]
+WITH_EMPTY = [*SHORT, None]
+OTHERS: list[object] = [PATH] * 17  # of 18 rows
 
 
-def shorten(table: pa.Table) -> pa.Table:
-    for name in COLUMNS[3:]:
-        table = with_column(name, [[0.0] * 59, *ROW[1:]])(table)
+def shorten_first(table: pa.Table) -> pa.Table:
+    for name in ("predicted_trajectory_x", "predicted_trajectory_y"):
+        table = with_column(name, [SHORT, *OTHERS])(table)
     return table
 
 
@@ -191,57 +194,41 @@ def shorten(table: pa.Table) -> pa.Table:
             with_column("probability", ["1"] * 18),
             "column probability holds string, expected floats",
         ),
-        (
-            with_column("predicted_trajectory_x", [1.0] * 18),
-            "column predicted_trajectory_x holds double",
-        ),
+        (with_column("predicted_trajectory_x", [1.0] * 18), "trajectory_x holds double"),
         (with_column("probability", [float("nan")] * 18), "NaN"),
-        (
-            with_column("probability", [None] * 18, pa.float64()),
-            "column probability has an empty cell",
-        ),
-        (
-            with_column("predicted_trajectory_y", [*ROW[:-1], [0.0] * 59 + [float("nan")]]),
-            "track '0001'.*NaN",
-        ),
-        (with_column("predicted_trajectory_y", [*ROW[:-1], [0.0] * 59 + [None]]), "NaN"),
-        (
-            with_column("predicted_trajectory_y", [*ROW[:-1], [0.0] * 59]),
-            "60 values of x but 59 of y",
-        ),
+        (with_column("probability", [None] * 18, pa.float64()), "probability has an empty cell"),
+        (with_column("predicted_trajectory_y", [*OTHERS, WITH_NAN]), "track '0001'.*NaN"),
+        (with_column("predicted_trajectory_y", [*OTHERS, WITH_EMPTY]), "NaN"),
+        (with_column("predicted_trajectory_y", [*OTHERS, SHORT]), "60 values of x but 59 of y"),
         (lambda t: t.slice(0, 5), "sum to"),
-        (shorten, "track '1' of scene 'a': its trajectories have 59 to 60 steps"),
+        (shorten_first, "track '1' of scene 'a': its trajectories have 59 to 60 steps"),
         (lambda t: pa.concat_tables([t, t]), "sum to 2"),
     ],
 )
-def test_errors_name_the_wrong_content(
-    tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str
-) -> None:
+def test_errors_name_the_wrong_content(tmp_path: Path, change: Change, message: str) -> None:
+    path = rewrite(tmp_path / "f.parquet", change)
     with pytest.raises(TrajformerError, match=message) as caught:
-        read_forecasts(rewrite(tmp_path / "f.parquet", change))
-    assert str(tmp_path / "f.parquet") in str(caught.value)
+        read_forecasts(path)
+    assert str(path) in str(caught.value)
 
 
 def test_other_arrow_types_and_any_row_order_are_read(tmp_path: Path) -> None:
-    def change(table: pa.Table) -> pa.Table:
-        kinds = [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.float32()]
-        schema = pa.schema(
-            list(
-                zip(
-                    COLUMNS,
-                    [*kinds, pa.large_list(pa.float32()), pa.list_(pa.float64(), 60)],
-                    strict=True,
-                )
-            )
-        )
-        return (
-            table.take(np.random.default_rng(0).permutation(18))
-            .cast(schema)
-            .append_column("note", [["x"] * 18])
-        )
+    kinds = {
+        "scenario_id": pa.large_string(),
+        "track_id": pa.dictionary(pa.int32(), pa.string()),
+        "probability": pa.float32(),
+        "predicted_trajectory_x": pa.large_list(pa.float32()),
+        "predicted_trajectory_y": pa.list_(pa.float64(), 60),
+    }
 
-    found = read_forecasts(rewrite(tmp_path / "f.parquet", change))
-    for given in map(submission.check_forecast, three()):
-        (match,) = [f for f in found[given.scene_id] if f.track_id == given.track_id]
-        np.testing.assert_allclose(match.position, given.position, atol=1e-3)
-        np.testing.assert_allclose(match.probability, given.probability, rtol=1e-5)
+    def change(table: pa.Table) -> pa.Table:
+        order = np.random.default_rng(0).permutation(18)
+        other = table.take(order).cast(pa.schema(kinds))
+        return other.append_column("note", [["x"] * 18])
+
+    by_scene = read_forecasts(rewrite(tmp_path / "f.parquet", change))
+    for written in map(submission.check_forecast, three()):
+        tracks = by_scene[written.scene_id]
+        (read,) = [track for track in tracks if track.track_id == written.track_id]
+        np.testing.assert_allclose(read.position, written.position, atol=1e-3)
+        np.testing.assert_allclose(read.probability, written.probability, rtol=1e-5)

@@ -1,9 +1,11 @@
 """Crowds: one color per pedestrian, one line per mode, and a density that counts people."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from support.pictures import collection, empty_axes, image_of, lines, vertices
 from support.scenes import make_scene
@@ -21,42 +23,38 @@ MODES = 20
 def crowd(count: int = 30, history: int = 8, future: int = 12) -> Scene:
     """Pedestrians in rows 0.8 m apart, in random directions; the last one is context."""
     scene = make_scene(count, history, future, num_scored=count - 2, with_map=False)
-    rng = np.random.default_rng(0)
-    start = np.stack([np.arange(count) % 6, np.arange(count) // 6], -1) * 0.8
-    position = (
-        start[:, None]
-        + rng.normal(0, 0.5, (count, 1, 2))
-        * (np.arange(history + future)[:, None] - history + 1)
-        * 0.4
-    )
+    row, column = np.divmod(np.arange(count), 6)
+    start = 0.8 * np.stack([column, row], -1)  # [A, 2]
+    velocity = np.random.default_rng(0).normal(0, 0.5, (count, 1, 2))
+    time = 0.4 * (np.arange(history + future) - history + 1)
+    position = start[:, None] + velocity * time[:, None]
     role = np.full(count, AgentRole.SCORED, np.uint8)
     role[-1] = AgentRole.CONTEXT
-    names, kind = (
-        tuple(str(1000 + agent) for agent in range(count)),
-        np.full(count, AgentKind.PEDESTRIAN, np.uint8),
+    scene = replace(
+        scene,
+        period_s=0.4,
+        agent_id=tuple(str(1000 + agent) for agent in range(count)),
+        agent_kind=np.full(count, AgentKind.PEDESTRIAN, np.uint8),
+        agent_role=role,
+        position=position.astype(np.float32),
+        valid=np.ones(position.shape[:2], np.bool_),
     )
-    tracks = {
-        "position": position.astype(np.float32),
-        "valid": np.ones(position.shape[:2], np.bool_),
-    }
-    return replace(
-        scene, period_s=0.4, agent_id=names, agent_kind=kind, agent_role=role, **tracks
-    ).validate()
+    return scene.validate()
 
 
 def random_walks(scene: Scene) -> list[TrackForecast]:
     """Twenty random walks for each agent except the last; the first mode is the most probable."""
     rng = np.random.default_rng(1)
-    probability = 0.9 ** np.arange(MODES) / (0.9 ** np.arange(MODES)).sum()
-    now = scene.position[:, scene.num_history - 1] + scene.origin
-    walks = [
-        rng.normal(0, 0.2, (MODES, scene.num_future, 2)).cumsum(1) + now[a]
-        for a in range(scene.num_agents - 1)
-    ]
-    return [
-        TrackForecast(scene.scene_id, scene.agent_id[agent], probability, walk)
-        for agent, walk in enumerate(walks)
-    ]
+    weight = 0.9 ** np.arange(MODES)
+    probability = weight / weight.sum()
+    present = scene.position[:, scene.num_history - 1] + scene.origin
+    forecasts = []
+    for agent in range(scene.num_agents - 1):
+        steps = rng.normal(0, 0.2, (MODES, scene.num_future, 2))
+        position = present[agent] + steps.cumsum(1)
+        track_id = scene.agent_id[agent]
+        forecasts.append(TrackForecast(scene.scene_id, track_id, probability, position))
+    return forecasts
 
 
 @pytest.fixture(scope="module")
@@ -65,100 +63,169 @@ def scene() -> Scene:
 
 
 def test_every_mode_is_a_path_from_the_last_observed_position(scene: Scene) -> None:
-    forecasts, ax = random_walks(scene), empty_axes()
+    forecasts = random_walks(scene)
+    ax = empty_axes()
     assert draw_crowd(ax, scene, match_forecasts(scene, forecasts)) is ax
     for agent, forecast in enumerate(forecasts):
+        present = scene.position[agent, scene.num_history - 1]
+        expected = forecast.position - scene.origin
         paths = vertices(ax, f"modes:{forecast.track_id}")
         assert len(paths) == MODES
         for mode, path in enumerate(paths):
-            np.testing.assert_array_equal(path[0], scene.position[agent, scene.num_history - 1])
-            np.testing.assert_allclose(path[1:], forecast.position[mode] - scene.origin, atol=1e-9)
-        ends = np.asarray(collection(ax, f"ends:{forecast.track_id}").get_offsets())
-        np.testing.assert_allclose(ends, forecast.position[:, -1] - scene.origin, atol=1e-9)
-        alpha = np.asarray(collection(ax, f"modes:{forecast.track_id}").get_edgecolor())[:, 3]  # type: ignore[attr-defined]
-        assert (np.diff(alpha) < 0).all() and alpha[-1] >= 0.25
+            np.testing.assert_array_equal(path[0], present)
+            np.testing.assert_allclose(path[1:], expected[mode], atol=1e-9)
+        dots = collection(ax, f"ends:{forecast.track_id}")
+        np.testing.assert_allclose(np.asarray(dots.get_offsets()), expected[:, -1], atol=1e-9)
 
 
-def test_neighbors_differ_in_color_and_agents_have_the_color_of_their_modes(scene: Scene) -> None:
+def test_probable_modes_are_more_opaque(scene: Scene) -> None:
+    forecasts = random_walks(scene)
+    ax = draw_crowd(empty_axes(), scene, match_forecasts(scene, forecasts))
+    for forecast in forecasts:
+        modes = collection(ax, f"modes:{forecast.track_id}")
+        opacity = np.asarray(modes.get_edgecolor())[:, 3]  # type: ignore[attr-defined]
+        assert (np.diff(opacity) < 0).all()
+        assert opacity[-1] >= 0.25
+
+
+def test_the_two_nearest_neighbors_have_other_colors(scene: Scene) -> None:
+    colors = crowd_colors(scene, match_forecasts(scene, random_walks(scene)))
+    assert sorted(colors) == list(range(29))
+    assert set(colors.values()) == set(COLORS)
+    position = scene.position[:29, scene.num_history - 1]
+    for agent, color in colors.items():
+        distance = np.linalg.norm(position - position[agent], axis=1)
+        _, first, second = np.argsort(distance)[:3].tolist()
+        assert colors[first] != color
+        assert colors[second] != color
+
+
+def test_agents_have_the_color_of_their_modes(scene: Scene) -> None:
     forecasts = random_walks(scene)
     colors = crowd_colors(scene, match_forecasts(scene, forecasts))
-    assert sorted(colors) == list(range(29)) and set(colors.values()) == set(COLORS)
-    now = scene.position[:29, scene.num_history - 1]
-    for agent, color in colors.items():
-        nearest = np.argsort(np.linalg.norm(now - now[agent], axis=1))[1:3]
-        assert not [other for other in nearest if colors[int(other)] == color]
     ax = plot_scene(scene, forecasts).axes[0]
     faces = np.asarray(collection(ax, "boxes:scored").get_facecolor())
-    assert [to_hex(face).upper() for face in faces] == [
-        colors[agent].upper() for agent in range(29)
-    ]
+    assert [to_hex(face).upper() for face in faces] == [colors[agent] for agent in range(29)]
 
 
 def test_a_crowd_has_pedestrians_only_and_no_focal_agent(scene: Scene) -> None:
-    assert is_crowd(scene) and not is_crowd(make_scene())
-    role, kind = scene.agent_role.copy(), scene.agent_kind.copy()
-    role[3], kind[-1] = AgentRole.FOCAL, AgentKind.CYCLIST
+    assert is_crowd(scene)
+    assert not is_crowd(make_scene())
+    role = scene.agent_role.copy()
+    role[3] = AgentRole.FOCAL
     assert not is_crowd(replace(scene, agent_role=role))
+
+
+def test_a_scene_with_a_cyclist_is_drawn_with_single_modes(scene: Scene) -> None:
+    kind = scene.agent_kind.copy()
+    kind[-1] = AgentKind.CYCLIST
     mixed = replace(scene, agent_kind=kind)
     assert not is_crowd(mixed)
     assert lines(plot_scene(mixed, random_walks(scene)[:2]).axes[0], "mode:")
 
 
+# ---- density -----------------------------------------------------------------------------------
+
+
+class Density(NamedTuple):
+    """A drawn density."""
+
+    values: np.ndarray  # [rows, columns]
+    left: float
+    right: float
+    bottom: float
+    top: float
+    scale: Axes
+
+    def at(self, x: float, y: float) -> float:
+        rows, columns = self.values.shape
+        row = (y - self.bottom) / (self.top - self.bottom) * rows
+        column = (x - self.left) / (self.right - self.left) * columns
+        return float(self.values[int(row), int(column)])
+
+    def title(self) -> str:
+        return self.scale.get_title(loc="left")
+
+    def ticks(self) -> list[str]:
+        return [text.get_text() for text in self.scale.get_xticklabels()]
+
+
+def density_of(ax: Axes) -> Density:
+    image = image_of(ax, "density")
+    return Density(np.asarray(image.get_array()), *image.get_extent(), ax.child_axes[0])
+
+
 def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:
-    forecasts, ax = match_forecasts(scene, random_walks(scene)), empty_axes()
-    choose_view(scene, forecasts).apply(ax)
-    limits = ax.get_xlim(), ax.get_ylim()
-    assert draw_density(ax, scene, forecasts) is ax and (ax.get_xlim(), ax.get_ylim()) == limits
-    image = image_of(ax, "density")
-    values, (left, right, bottom, top) = np.asarray(image.get_array()), image.get_extent()
-    cell = (right - left) / values.shape[1]
-    assert (top - bottom) / values.shape[0] == pytest.approx(cell) and cell <= 0.11
-    assert left == pytest.approx(limits[0][0]) and bottom == pytest.approx(limits[1][0])
-    assert abs(right - limits[0][1]) <= cell and values.sum() * cell**2 == pytest.approx(
-        29, rel=0.01
-    )
-    scale = ax.child_axes[0]
-    assert scale.get_title(loc="left") == "people per m², mean of 4.8 s"
-    assert float(scale.get_xticklabels()[-1].get_text()) == pytest.approx(values.max(), rel=0.06)
+    forecasts = match_forecasts(scene, random_walks(scene))
+    ax = choose_view(scene, forecasts).apply(empty_axes())
+    draw_density(ax, scene, forecasts)
+    density = density_of(ax)
+    cell = (density.right - density.left) / density.values.shape[1]
+    assert density.values.sum() * cell**2 == pytest.approx(29, rel=0.01)
+    assert density.title() == "people per m², mean of 4.8 s"
+    assert float(density.ticks()[-1]) == pytest.approx(density.values.max(), rel=0.06)
 
 
-def test_the_density_is_proportional_to_the_probability_and_names_the_agents() -> None:
-    scene = replace(crowd(2), agent_kind=np.full(2, AgentKind.VEHICLE, np.uint8))
+def test_the_density_covers_the_axes_with_square_cells_and_keeps_the_limits(scene: Scene) -> None:
+    forecasts = match_forecasts(scene, random_walks(scene))
+    ax = choose_view(scene, forecasts).apply(empty_axes())
+    x_limits = ax.get_xlim()
+    y_limits = ax.get_ylim()
+    assert draw_density(ax, scene, forecasts) is ax
+    assert ax.get_xlim() == x_limits
+    assert ax.get_ylim() == y_limits
+
+    density = density_of(ax)
+    rows, columns = density.values.shape
+    cell = (density.right - density.left) / columns
+    assert cell <= 0.11
+    assert (density.top - density.bottom) / rows == pytest.approx(cell)
+    assert density.left == pytest.approx(x_limits[0])
+    assert density.bottom == pytest.approx(y_limits[0])
+    assert density.right == pytest.approx(x_limits[1], abs=cell)
+
+
+def two_modes(scene: Scene) -> TrackForecast:
+    """One agent that walks 4.8 m along x (probability 0.75) or along y."""
     distance = np.arange(1, scene.num_future + 1)[:, None] * 0.4
-    position = np.stack([distance * (1.0, 0.0), distance * (0.0, 1.0)]) + scene.origin
-    forecast = TrackForecast(scene.scene_id, scene.agent_id[0], np.array([0.75, 0.25]), position)
-    figure = plot_scene(scene, [forecast], density=True)
-    ax = figure.axes[0]
-    image = image_of(ax, "density")
-    values, (left, right, bottom, top) = np.asarray(image.get_array()), image.get_extent()
+    modes = np.stack([distance * (1.0, 0.0), distance * (0.0, 1.0)])
+    probability = np.array([0.75, 0.25])
+    return TrackForecast(scene.scene_id, scene.agent_id[0], probability, modes + scene.origin)
 
-    def at(x: float, y: float) -> float:
-        row, column = (
-            (y - bottom) / (top - bottom) * len(values),
-            (x - left) / (right - left) * values.shape[1],
-        )
-        return float(values[int(row), int(column)])
 
-    assert at(4.0, 0.0) == pytest.approx(3 * at(0.0, 4.0), rel=0.1) and at(0.0, 4.0) > 20 * at(
-        3.0, 3.0
-    )
-    assert ax.child_axes[0].get_title(loc="left").startswith("agents per m², ")
-    pixels = replace(
+def test_the_density_is_proportional_to_the_probability() -> None:
+    scene = crowd(2)
+    ax = plot_scene(scene, [two_modes(scene)], density=True).axes[0]
+    density = density_of(ax)
+    along_x = density.at(4.0, 0.0)
+    along_y = density.at(0.0, 4.0)
+    between = density.at(3.0, 3.0)
+    assert along_x == pytest.approx(3 * along_y, rel=0.1)
+    assert along_y > 20 * between
+
+
+def test_a_density_is_drawn_instead_of_modes() -> None:
+    scene = crowd(2)
+    ax = plot_scene(scene, [two_modes(scene)], density=True).axes[0]
+    assert not lines(ax, "mode:")
+    gids = [str(artist.get_gid()) for artist in ax.collections]
+    assert not [gid for gid in gids if gid.startswith("modes:")]
+
+
+def test_the_scale_of_a_density_names_agents_and_unit() -> None:
+    scene = replace(crowd(2), agent_kind=np.full(2, AgentKind.VEHICLE, np.uint8))
+    forecast = two_modes(scene)
+    metres = density_of(plot_scene(scene, [forecast], density=True).axes[0])
+    assert metres.title().startswith("agents per m², ")
+
+    in_pixels = replace(
         scene,
         unit="px",
         position=scene.position * 20,
         velocity=scene.velocity * 20,
         origin=scene.origin * 20,
     )
-    bar = (
-        plot_scene(pixels, [replace(forecast, position=position * 20)], density=True)
-        .axes[0]
-        .child_axes[0]
-    )
-    assert bar.get_title(loc="left").startswith("agents per (20 px)², ")
-    assert [text.get_text() for text in bar.get_xticklabels()] == [
-        text.get_text() for text in ax.child_axes[0].get_xticklabels()
-    ]
-    assert not [
-        line for line in ax.collections if str(line.get_gid()).startswith("modes:")
-    ] and not lines(ax, "mode:")
+    forecast = replace(forecast, position=forecast.position * 20)
+    pixels = density_of(plot_scene(in_pixels, [forecast], density=True).axes[0])
+    assert pixels.title().startswith("agents per (20 px)², ")
+    assert pixels.ticks() == metres.ticks()

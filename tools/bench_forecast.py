@@ -1,16 +1,19 @@
-"""Latency of SE2Former with a fresh and with a kept map, its growth with the size of a scene, and the cost of a training.
+"""Latency of SE2Former and its growth with the size of a scene, and the cost of a training.
 
-    python tools/bench_forecast.py --store STORE [--scene ID] [--repeats N] [--threads 1] [--json FILE]
+    python tools/bench_forecast.py --store STORE [--scene ID] [--repeats N] [--threads 1]
 
-STORE holds Argoverse 2 scenarios (`trajformer preprocess argoverse2`), and ID is the beginning of a scene id. Weights are random:
-they do not change the time. The peer in the same run is mmTransformer. Larger scenes consist of copies of the agents and lanes of
-this scene at random places, with its density: one agent in 1,250 square metres, and five pieces of lanes for each agent. "linear"
-is the time for an agent relative to that in the scene with 64 agents. A training step of the recipe for Argoverse 2
-has the scenes of the split, repeated; "epoch, h" is the time for the training part of the full data set.
+STORE holds Argoverse 2 scenarios (`trajformer preprocess argoverse2`), and ID is the beginning of a
+scene id. Weights are random: they do not change the time. A kept map is encoded once for many
+forecasts. The peer in the same run is mmTransformer. Larger scenes consist of copies of the agents
+and lanes of this scene at random places, with its density: one agent in 1,250 square metres, and
+five pieces of lanes for each agent. "linear" is the time for an agent relative to that in the scene
+with 64 agents. A training step of the recipe for Argoverse 2 has the scenes of the split, repeated;
+"epoch, h" is the time for the training part of the full data set. `--json FILE` writes the tables.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +31,7 @@ from torch import Tensor
 
 from trajformer.data.augment import augment
 from trajformer.data.batch import Observation
+from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.se2former.model import SE2Former
@@ -61,103 +65,113 @@ def load(
     recipe: str, store: SceneStore, index: int, targets: str
 ) -> tuple[Forecaster, Observation]:
     """A model with random weights and its input for one scene."""
-    config = read_recipe(recipe, PEER_CHANGES if recipe == PEER else {})
+    changes = PEER_CHANGES if recipe == PEER else {}
+    config = read_recipe(recipe, changes)
     torch.manual_seed(0)
     scenes = SceneDataset(store, replace(config.data.batch, targets=targets))
     return config.build_model().eval(), scenes[[index]].observation
 
 
-def enlarged(o: Observation, agents: int, lanes: int) -> Observation:
-    """Copies of the agents and lanes of a scene at random places of a square; all agents are targets."""
+def enlarged(observation: Observation, agents: int, lanes: int) -> Observation:
+    """Copies of the agents and lanes of a scene at random places of a square.
 
-    def copies(values: Tensor, count: int) -> Tensor:
-        return values[:, torch.arange(count) % values.shape[1]]
+    All agents are targets.
+    """
+    # copy agents and lanes; an axis that has neither size belongs to the targets
+    counts = {observation.agent_mask.shape[1]: agents, observation.polyline_mask.shape[1]: lanes}
+    copies = {}
+    for name, value in vars(observation).items():
+        if isinstance(value, Tensor) and value.ndim >= 2:
+            size = value.shape[1]
+            copies[name] = value[:, torch.arange(counts.get(size, agents)) % size]
+    copied = replace(observation, **copies)
 
-    side, random = (agents * AREA_M2) ** 0.5, torch.Generator().manual_seed(agents)
-    counts = {o.agent_mask.shape[1]: agents, o.polyline_mask.shape[1]: lanes}
-    tensors = {
-        name: value
-        for name, value in vars(o).items()
-        if isinstance(value, Tensor) and value.ndim >= 2
-    }
-    copied = {
-        name: copies(value, counts.get(value.shape[1], agents)) for name, value in tensors.items()
-    }
-    o = replace(o, **copied)
-    place, road = (side * torch.rand(1, count, 2, generator=random) for count in (agents, lanes))
-    shift = place - o.pose[..., :2]
-    pose = torch.cat([place, o.pose[..., 2:]], -1)
-    polyline = o.polyline + (road - o.polyline[:, :, 0])[:, :, None]
-    return replace(o, position=o.position + shift[:, :, None], pose=pose, polyline=polyline)
+    # move each copy to a random point
+    side_m = (agents * AREA_M2) ** 0.5
+    random = torch.Generator().manual_seed(agents)
+    agent_point = side_m * torch.rand(1, agents, 2, generator=random)
+    lane_point = side_m * torch.rand(1, lanes, 2, generator=random)
+    agent_shift = agent_point - copied.pose[..., :2]
+    lane_shift = lane_point - copied.polyline[:, :, 0]
+    return replace(
+        copied,
+        position=copied.position + agent_shift[:, :, None],
+        pose=torch.cat([agent_point, copied.pose[..., 2:]], -1),
+        polyline=copied.polyline + lane_shift[:, :, None],
+    )
 
 
 @torch.inference_mode()
 def one_scene(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Rows of the two models for the same scene."""
     runs: dict[str, Callable[[], object]] = {}
-    sizes: dict[str, tuple[int, int, int]] = {}
+    sizes: dict[str, dict[str, int]] = {}
     for label, recipe, targets in (
         ("SE2Former, all agents", "se2former_argoverse2", "all"),
         ("SE2Former, focal agent", "se2former_argoverse2", "focal"),
         ("mmTransformer, all agents", PEER, "all"),
         ("mmTransformer, focal agent", PEER, "focal"),
     ):
-        model, o = load(recipe, store, index, targets)
-        sizes[label] = o.num_targets, o.agent_mask.shape[1], o.polyline_mask.shape[1]
-        runs[label] = lambda model=model, o=o: model(o)  # type: ignore[misc]
-        if isinstance(model, SE2Former):
-            kept = f"{label}, kept map"
-            lanes, sizes[kept] = model.encode_map(o), sizes[label]
-            runs[kept] = lambda model=model, o=o, lanes=lanes: model.forecast(
-                o, lanes, model.encode_agents(o, lanes)
-            )  # type: ignore[misc]
-    for label, time in medians_ms(runs, repeats).items():
-        yield {
-            "model": label,
-            **dict(zip(("targets", "agents", "lanes"), sizes[label], strict=True)),
-            "ms": time,
+        model, observation = load(recipe, store, index, targets)
+        runs[label] = partial(model, observation)
+        sizes[label] = {
+            "targets": observation.num_targets,
+            "agents": observation.agent_mask.shape[1],
+            "lanes": observation.polyline_mask.shape[1],
         }
+        if isinstance(model, SE2Former):
+            kept_map = f"{label}, kept map"
+            lanes = model.encode_map(observation)
+            runs[kept_map] = partial(forecast_with_map, model, observation, lanes)
+            sizes[kept_map] = sizes[label]
+    for label, time in medians_ms(runs, repeats).items():
+        yield {"model": label, **sizes[label], "ms": time}
+
+
+def forecast_with_map(model: SE2Former, observation: Observation, lanes: Any) -> Forecast:
+    """A forecast with lanes that were encoded before."""
+    return model.forecast(observation, lanes, model.encode_agents(observation, lanes))
 
 
 @torch.inference_mode()
 def larger_scenes(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Rows of SE2Former for growing scenes."""
-    model, o = load("se2former_argoverse2", store, index, "all")
+    model, observation = load("se2former_argoverse2", store, index, "all")
     runs = {}
     for agents, lanes in SIZES:
-        scene = enlarged(o, agents, lanes)
-        runs[f"{agents} agents, {lanes} lanes"] = lambda scene=scene: model(scene)  # type: ignore[misc]
-    times = medians_ms(
-        runs, repeats
-    ).values()  # alternating, so that all sizes see the same machine
-    first = next(iter(times)) / SIZES[0][0]
+        scene = enlarged(observation, agents, lanes)
+        runs[f"{agents} agents, {lanes} lanes"] = partial(model, scene)
+    # alternating, so that all sizes see the same machine
+    times = list(medians_ms(runs, repeats).values())
+    first_per_agent = times[0] / SIZES[0][0]
     for (agents, lanes), time in zip(SIZES, times, strict=True):
-        yield {"agents": agents, "lanes": lanes, "ms": time, "linear": time / agents / first}
+        linear = time / agents / first_per_agent
+        yield {"agents": agents, "lanes": lanes, "ms": time, "linear": linear}
 
 
 def training(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
     """A row for a training step, augmentation and optimiser included; `index` is not used."""
-    recipe, scenes = read_recipe("se2former_argoverse2"), len(store)
+    recipe = read_recipe("se2former_argoverse2")
     torch.manual_seed(0)
-    model, loss = recipe.build_model().train(), SE2Former.losses[0]().build()
+    model = recipe.build_model().train()
+    loss = SE2Former.losses[0]().build()
     size = recipe.data.batch_size
-    batch = SceneDataset(store, recipe.data.train_batch)[[i % scenes for i in range(size)]]
+    indices = [number % len(store) for number in range(size)]
+    batch = SceneDataset(store, recipe.data.train_batch)[indices]
     random = torch.Generator().manual_seed(0)
-    step = training_step(
-        lambda: loss(model, augment(batch, recipe.augment, random))["loss"],
-        model,
-        loss,
-        recipe.optim,
-    )
-    start = reset_peak("cpu")
+
+    def value() -> Tensor:
+        return loss(model, augment(batch, recipe.augment, random))["loss"]
+
+    step = training_step(value, model, loss, recipe.optim)
+    start_mb = reset_peak("cpu")
     time = median_ms(step, repeats)
-    hours = FULL_SCENES / size * time / 3.6e6
     yield {
         "scenes": size,
         "step, ms": time,
         "scenes/s": 1e3 * size / time,
-        "epoch, h": hours,
-        "MB": peak_mb("cpu") - start,
+        "epoch, h": FULL_SCENES / size * time / 3.6e6,
+        "MB": peak_mb("cpu") - start_mb,
     }
 
 
@@ -169,11 +183,16 @@ def main() -> None:
     parser.add_argument("--scene", default=SCENE)
     args = parse(parser)
     store = SceneStore(args.store, args.split)
-    found = [index for index, name in enumerate(store.scene_ids()) if name.startswith(args.scene)]
-    if not found:
+    matching = [i for i, name in enumerate(store.scene_ids()) if name.startswith(args.scene)]
+    if not matching:
         raise SystemExit(f"{args.store}: no scene {args.scene} in split {args.split}")
-    tables = {"One scene": one_scene, "Larger scenes": larger_scenes, "Training": training}
-    report(args, {title: rows(store, found[0], args.repeats) for title, rows in tables.items()})
+    index = matching[0]
+    tables = {
+        "One scene": one_scene(store, index, args.repeats),
+        "Larger scenes": larger_scenes(store, index, args.repeats),
+        "Training": training(store, index, args.repeats),
+    }
+    report(args, tables)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Measurements shared by the benchmarks: environment, times, peak memory, tables and files.
 
-torch and pandas are imported inside functions: workers of `bench_data.py` import this file, but not them.
+torch and pandas are imported inside functions: workers of `bench_data.py` import this file, but not
+them.
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -26,31 +28,41 @@ _VARIABLES = ("MALLOC_", "GLIBC_", "THP_", "LD_PRELOAD", "ARROW_", "OMP_")
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Processor, GPU, threads, versions, allocator settings and load: the figures depend on them."""
+    """Processor, GPU, threads, versions, allocator settings and load: times depend on them."""
     import torch
 
-    cpu_info = Path("/proc/cpuinfo")
-    lines = cpu_info.read_text().splitlines() if cpu_info.is_file() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    gpu = None
+    if device.startswith("cuda"):
+        gpu = torch.cuda.get_device_name()
+    versions = {name: version(name) for name in ("torch", "numpy", "pyarrow")}
+    settings = {name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)}
     return {
-        "cpu": f"{os.cpu_count()} x {names[0] if names else platform.machine()}",
-        "gpu": torch.cuda.get_device_name() if device.startswith("cuda") else None,
+        "cpu": f"{os.cpu_count()} x {_processor_name()}",
+        "gpu": gpu,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numpy", "pyarrow")},
-        "allocator": {
-            name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)
-        },
+        **versions,
+        "allocator": settings,
         "load": round(os.getloadavg()[0], 2),
     }
+
+
+def _processor_name() -> str:
+    cpu_info = Path("/proc/cpuinfo")
+    if cpu_info.is_file():
+        for line in cpu_info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.machine()
 
 
 def times_s(
     runs: Mapping[str, Callable[[], object]], repeats: int, device: str = "cpu", warm_up: int = 1
 ) -> dict[str, np.ndarray]:
-    """Wall seconds and CPU seconds (with finished child processes) [repeats, 2] by name, after `warm_up` calls.
+    """Wall seconds and CPU seconds [repeats, 2] by name, after `warm_up` calls.
 
-    The calls alternate, so that a slower or faster phase of the machine affects all in the same way.
+    CPU seconds include those of finished child processes. The calls alternate, so that a slower or
+    faster phase of the machine affects all in the same way.
     """
     import torch
 
@@ -59,10 +71,12 @@ def times_s(
     for _ in range(warm_up + repeats):
         for name, run in runs.items():
             wait()
-            cpu, start = _cpu_s(), time.perf_counter()
+            start_cpu = _cpu_s()
+            start = time.perf_counter()
             run()
             wait()
-            times[name].append((time.perf_counter() - start, _cpu_s() - cpu))
+            wall = time.perf_counter() - start
+            times[name].append((wall, _cpu_s() - start_cpu))
     return {name: np.array(values[warm_up:]) for name, values in times.items()}
 
 
@@ -73,14 +87,18 @@ def _cpu_s() -> float:
 
 def medians_ms(runs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median wall milliseconds of alternating calls by name."""
-    return {
-        name: float(np.median(times[:, 0])) * 1e3 for name, times in times_s(runs, repeats).items()
-    }
+    times = times_s(runs, repeats)
+    return {name: _median_ms(values) for name, values in times.items()}
 
 
 def median_ms(run: Callable[[], object], repeats: int, device: str = "cpu") -> float:
     """Median wall milliseconds of a call."""
-    return float(np.median(times_s({"": run}, repeats, device, warm_up=2)[""][:, 0])) * 1e3
+    times = times_s({"run": run}, repeats, device, warm_up=2)
+    return _median_ms(times["run"])
+
+
+def _median_ms(times: np.ndarray) -> float:
+    return float(np.median(times[:, 0])) * 1e3
 
 
 def peak_mb(device: str = "cpu") -> float:
@@ -89,14 +107,16 @@ def peak_mb(device: str = "cpu") -> float:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e6
-    status = Path(
-        "/proc/self/status"
-    ).read_text()  # resource.getrusage includes the peak of the parent process
+    # resource.getrusage includes the peak of the parent process
+    status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1e3
 
 
 def reset_peak(device: str = "cpu") -> float:
-    """Return free memory to the system and set the peak of this process to its current memory; returns it, on a GPU 0."""
+    """Return free memory to the system and set the peak of this process to its current memory.
+
+    Returns the current memory in MB, 0 on a GPU.
+    """
     if device.startswith("cuda"):
         import torch
 
@@ -109,7 +129,10 @@ def reset_peak(device: str = "cpu") -> float:
 
 
 def new_parser(doc: str | None, repeats: int) -> argparse.ArgumentParser:
-    """A command-line parser with the options of all benchmarks; the help is the docstring of the script."""
+    """A command-line parser with the options of all benchmarks.
+
+    The help text is the docstring of the script.
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -132,25 +155,28 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def training_step(
     value: Callable[..., Any], model: Any, loss: Any, config: Any, precision: Any = None
 ) -> Callable[..., None]:
-    """A call that computes a loss of its arguments and the gradient, and changes the weights of a model and its loss.
+    """A call that computes a loss of its arguments, its gradient, and changes the weights.
 
-    `config` is an `OptimConfig`; `precision` is the dtype of autocast, None for single precision.
+    The weights are those of the model and its loss. `config` is an `OptimConfig`; `precision` is
+    the dtype of autocast, None for single precision.
     """
     import torch
 
     from trajformer.training.optim import Length, build_optimizer, parameter_groups
 
-    parameters, device = [*model.parameters(), *loss.parameters()], next(model.parameters()).device
-    groups = [*parameter_groups(model, config), {"params": list(loss.parameters())}]
-    optimizer, _ = build_optimizer(
-        [group for group in groups if group["params"]], config, Length(1000)
-    )
+    loss_parameters = list(loss.parameters())
+    parameters = [*model.parameters(), *loss_parameters]
+    device = parameters[0].device
+    groups = [*parameter_groups(model, config), {"params": loss_parameters}]
+    not_empty = [group for group in groups if group["params"]]
+    optimizer, _ = build_optimizer(not_empty, config, Length(1000))
+    autocast = contextlib.nullcontext()
+    if precision is not None:
+        autocast = torch.autocast(device.type, precision)
 
     def run(*batch: Any) -> None:
         optimizer.zero_grad()
-        with torch.autocast(
-            device.type, precision or torch.bfloat16, enabled=precision is not None
-        ):
+        with autocast:
             result = value(*batch)
         result.backward()
         if config.clip:
@@ -161,45 +187,42 @@ def training_step(
 
 
 def origin() -> dict[str, str]:
-    """Commit and command of this process: contained in all files with figures."""
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
+    """Commit and command of this process, for all files with measurements."""
+    folder = str(Path(__file__).parent)
+    git = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"]
     commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     return {"commit": commit or "unknown", "command": shlex.join(["python", *sys.argv])}
 
 
 def write_json(path: Path, rows: Any, machine: dict[str, Any], **more: Any) -> None:
-    """Write figures with the machine, the commit and the command that produced them, atomically."""
-    write_atomically(
-        path, json.dumps(origin() | {"machine": machine, **more, "rows": rows}, indent=1) + "\n"
-    )
+    """Write rows with the machine, the commit and the command that produced them, atomically."""
+    content = origin() | {"machine": machine, **more, "rows": rows}
+    write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
 def report(
     args: argparse.Namespace, tables: Mapping[str, Iterable[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Measure and print `tables` (rows by title, measured by iterating over them), and write all rows to --json; returns them."""
+    """Measure and print tables, and write all rows to --json.
+
+    `tables` are rows by title, measured by iterating over them. Returns all rows.
+    """
     import pandas as pd
 
-    def digits(value: float) -> str:
-        return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-    machine, rows = environment(), []
+    machine = environment()
     print(json.dumps(machine))
+    rows = []
     for title, measured in tables.items():
-        table = [*measured]
-        print(
-            f"\n{title}\n{pd.DataFrame(table).to_string(index=False, na_rep='', float_format=digits)}",
-            flush=True,
-        )
+        table = list(measured)
+        text = pd.DataFrame(table).to_string(index=False, na_rep="", float_format=_digits)
+        print(f"\n{title}\n{text}", flush=True)
         rows += table
     if args.json:
         write_json(args.json, rows, machine)
     return rows
+
+
+def _digits(value: float) -> str:
+    if abs(value) < 1e4:
+        return f"{value:.4g}"
+    return f"{value:,.0f}"

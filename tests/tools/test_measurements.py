@@ -26,9 +26,8 @@ from trajformer.testing.models import example_scenes
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> SceneStore:
     root = tmp_path_factory.mktemp("store")
-    write_shard(
-        shard_path(root, "train", 0), example_scenes((9,), 50, 60), ShardInfo("synthetic", "train")
-    )
+    scenes = example_scenes((9,), 50, 60)
+    write_shard(shard_path(root, "train", 0), scenes, ShardInfo("synthetic", "train"))
     return SceneStore(root, "train")
 
 
@@ -36,52 +35,66 @@ def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(bench_forecast, "SIZES", ((8, 16), (16, 32)))
     rows = list(one_scene(store, 0, 1))
     assert [row["targets"] > 1 for row in rows] == [True, True, False, False, True, False]
-    assert all(row["ms"] > 0 for row in rows) and "mmTransformer" in rows[-1]["model"]
+    assert all(row["ms"] > 0 for row in rows)
+    assert "mmTransformer" in rows[-1]["model"]
     larger = list(larger_scenes(store, 0, 1))
-    assert [row["agents"] for row in larger] == [8, 16] and larger[0]["linear"] == 1.0
+    assert [row["agents"] for row in larger] == [8, 16]
+    assert larger[0]["linear"] == 1.0
     (step,) = training(store, 0, 1)
-    assert step["scenes"] == 32 and step["scenes/s"] * step["step, ms"] == pytest.approx(32e3)
+    assert step["scenes"] == 32
+    assert step["scenes/s"] * step["step, ms"] == pytest.approx(32e3)
 
 
 def test_larger_scenes_keep_the_motion_of_their_agents(store: SceneStore) -> None:
-    o = SceneDataset(store, BatchConfig(targets="all"))[[0]].observation
-    large = enlarged(o, 30, 50)
-    assert (
-        large.num_targets == large.agent_mask.shape[1] == 30 and large.polyline_mask.shape[1] == 50
-    )
-    assert torch.equal(large.pose, enlarged(o, 30, 50).pose)
-    torch.testing.assert_close(
-        large.position.diff(dim=2)[0, 0], o.position.diff(dim=2)[0, 0], atol=1e-4, rtol=0
-    )
+    observation = SceneDataset(store, BatchConfig(targets="all"))[[0]].observation
+    large = enlarged(observation, 30, 50)
+    assert large.num_targets == 30
+    assert large.agent_mask.shape[1] == 30
+    assert large.polyline_mask.shape[1] == 50
+    assert torch.equal(large.pose, enlarged(observation, 30, 50).pose)
+    motion = large.position.diff(dim=2)[0, 0]
+    expected = observation.position.diff(dim=2)[0, 0]
+    torch.testing.assert_close(motion, expected, atol=1e-4, rtol=0)
 
 
 def write(path: Path, error: np.ndarray) -> Path:
-    ids = [f"{n // 2:03}" for n in range(len(error))]  # two agents in each scene
-    pd.DataFrame(
-        {"scenario_id": ids, "track_id": [str(n % 2) for n in range(len(error))], "minFDE6": error}
-    ).to_csv(path)
+    numbers = range(len(error))  # two agents in each scene
+    table = pd.DataFrame(
+        {
+            "scenario_id": [f"{number // 2:03}" for number in numbers],
+            "track_id": [str(number % 2) for number in numbers],
+            "minFDE6": error,
+        }
+    )
+    table.to_csv(path)
     return path
 
 
 def test_ids_that_look_like_missing_values_are_compared(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", np.arange(4.0))
-    path.write_text(path.read_text().replace(",001,1,", ",001,NA,").replace(",000,", ",null,"))
-    assert mean_errors([path]).minFDE6.tolist() == [2.0, 3.0, 0.0, 1.0]  # sorted by scene and track
+    text = path.read_text().replace(",001,1,", ",001,NA,")
+    path.write_text(text.replace(",000,", ",null,"))
+    # sorted by scene and track
+    assert mean_errors([path]).minFDE6.tolist() == [2.0, 3.0, 0.0, 1.0]
 
 
 def test_interval_of_a_paired_difference(tmp_path: Path) -> None:
     """Against the normal approximation; errors of scenes vary far more than the difference."""
     rng = np.random.default_rng(0)
-    base, gap = rng.gamma(1.0, 2.0, 800), np.repeat(rng.normal(-0.1, 0.4, 400), 2)
-    first = [
-        write(tmp_path / f"a{n}.csv", base + gap + shift) for n, shift in enumerate((-0.2, 0.2))
+    base = rng.gamma(1.0, 2.0, 800)
+    gap_of_scene = rng.normal(-0.1, 0.4, 400)
+    gap = gap_of_scene.repeat(2)
+    seeds = [
+        write(tmp_path / "a0.csv", base + gap - 0.2),
+        write(tmp_path / "a1.csv", base + gap + 0.2),
     ]
-    row = compare(first, [write(tmp_path / "b.csv", base)], ["minFDE6"]).loc["minFDE6"]
-    half = 1.96 * gap[::2].std() / 400**0.5
-    np.testing.assert_allclose(row[["second", "difference"]], [base.mean(), gap.mean()], atol=1e-9)
-    np.testing.assert_allclose(
-        row[["low", "high"]], [gap.mean() - half, gap.mean() + half], atol=0.004
-    )
+    reference = write(tmp_path / "b.csv", base)
+    row = compare(seeds, [reference], ["minFDE6"]).loc["minFDE6"]
+    assert row.second == pytest.approx(base.mean(), abs=1e-9)
+    assert row.difference == pytest.approx(gap.mean(), abs=1e-9)
+    half = 1.96 * gap_of_scene.std() / 400**0.5
+    assert row.low == pytest.approx(gap.mean() - half, abs=0.004)
+    assert row.high == pytest.approx(gap.mean() + half, abs=0.004)
 
 
 def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
@@ -90,31 +103,35 @@ def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
     The variance of a mean of two means is a quarter of the sum of their variances.
     """
     rng = np.random.default_rng(0)
-    gap = np.concatenate([rng.normal(0.1, 0.4, 320), rng.normal(-0.5, 0.2, 80)]).repeat(2)
-    city = {f"{n:03}": "Miami" if n < 320 else "Pittsburgh" for n in range(400)}
-    files = [write(tmp_path / "a.csv", 5 + gap), write(tmp_path / "b.csv", np.full(800, 5.0))]
-    row = compare(files[:1], files[1:], ["minFDE6"], city).loc["minFDE6"]
-    parts = gap[:640:2], gap[640::2]
-    middle = (parts[0].mean() + parts[1].mean()) / 2
-    half = 1.96 * (parts[0].var() / 320 + parts[1].var() / 80) ** 0.5 / 2
-    np.testing.assert_allclose(
-        row[["first", "second", "difference"]], [5 + middle, 5, middle], atol=1e-9
-    )
-    np.testing.assert_allclose(row[["low", "high"]], [middle - half, middle + half], atol=0.004)
+    miami = rng.normal(0.1, 0.4, 320)
+    pittsburgh = rng.normal(-0.5, 0.2, 80)
+    city = dict.fromkeys((f"{number:03}" for number in range(320)), "Miami")
+    city |= dict.fromkeys((f"{number:03}" for number in range(320, 400)), "Pittsburgh")
+    gap = np.concatenate([miami, pittsburgh]).repeat(2)
+    first = write(tmp_path / "a.csv", 5 + gap)
+    second = write(tmp_path / "b.csv", np.full(800, 5.0))
+    row = compare([first], [second], ["minFDE6"], city).loc["minFDE6"]
+
+    middle = (miami.mean() + pittsburgh.mean()) / 2
+    assert row["first"] == pytest.approx(5 + middle, abs=1e-9)
+    assert row["second"] == pytest.approx(5, abs=1e-9)
+    assert row["difference"] == pytest.approx(middle, abs=1e-9)
+    variance = (miami.var() / 320 + pittsburgh.var() / 80) / 4
+    half = 1.96 * variance**0.5
+    assert row["low"] == pytest.approx(middle - half, abs=0.004)
+    assert row["high"] == pytest.approx(middle + half, abs=0.004)
 
 
 def test_agents_at_rest_can_be_left_out(tmp_path: Path) -> None:
-    files = [
-        write(tmp_path / "a.csv", np.array([1.0, 9.0, 3.0, 9.0])),
-        write(tmp_path / "b.csv", np.full(4, 2.0)),
-    ]
-    for file in files:
+    first = write(tmp_path / "a.csv", np.array([1.0, 9.0, 3.0, 9.0]))
+    second = write(tmp_path / "b.csv", np.full(4, 2.0))
+    for file in (first, second):
         table = pd.read_csv(file, dtype=str)
         table.assign(future_m=[3.0, 2.9, 5.0, 0.0]).to_csv(file, index=False)
-    row = compare(files[:1], files[1:], ["minFDE6"], moved=3.0).loc["minFDE6"]
+    row = compare([first], [second], ["minFDE6"], moved=3.0).loc["minFDE6"]
     assert row[["first", "second", "difference"]].tolist() == [2.0, 2.0, 0.0]
     with pytest.raises(TrajformerError, match=r"a\.csv: fewer than two scenes"):
-        compare(files[:1], files[1:], ["minFDE6"], moved=6.0)
+        compare([first], [second], ["minFDE6"], moved=6.0)
 
 
 def test_unknown_scenes_and_cities_with_one_scene_are_errors(tmp_path: Path) -> None:
@@ -126,7 +143,8 @@ def test_unknown_scenes_and_cities_with_one_scene_are_errors(tmp_path: Path) -> 
 
 
 def test_other_agents_are_an_error(tmp_path: Path) -> None:
-    one, two = write(tmp_path / "one.csv", np.ones(4)), write(tmp_path / "two.csv", np.ones(6))
+    one = write(tmp_path / "one.csv", np.ones(4))
+    two = write(tmp_path / "two.csv", np.ones(6))
     with pytest.raises(TrajformerError, match=r"two.csv: other agents than .*one.csv"):
         compare([one], [two], ["minFDE6"])
 
@@ -141,9 +159,10 @@ def test_damaged_files_are_valid_or_refused(tmp_path: Path, name: str) -> None:
 def test_another_exception_and_a_reason_without_a_file_are_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        fuzz, "read_forecasts", lambda path: {"a": 1 / (path.stat().st_mtime_ns != 3)}
-    )
+    def read(path: Path) -> dict[str, float]:
+        return {"a": 1 / (path.stat().st_mtime_ns != 3)}
+
+    monkeypatch.setattr(fuzz, "read_forecasts", read)
     kinds = [kind for kind, _ in fuzz.outcomes("forecasts", tmp_path, 0, 6)]
     assert kinds == ["valid", "valid", "valid", "failure", "valid", "valid"]
 
@@ -166,23 +185,23 @@ def test_all_tables_are_measured_without_optional_packages(tmp_path: Path) -> No
     done = run_python(*words, env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'tools'}"))
     assert done.returncode == 0, done.stdout + done.stderr
     tables = json.loads((tmp_path / "R.json").read_text())["rows"]
-    assert list(tables) == list(gpu_report.TABLES) and done.stdout.count("\n| --- |") == len(tables)
-    models = [[row["model"] for row in rows] for rows in tables.values()]
-    pair, tasks = ["mmtransformer", "agentformer_sampler"], ["detection", "translation"]
-    assert models[:2] == [["constant_velocity", *pair], sorted(pair * 2, reverse=True)]
-    assert models[2:] == [["constant_velocity", *pair], pair, sorted(tasks * 2), ["mmtransformer"]]
-    numbers = [
-        value
-        for rows in tables.values()
-        for row in rows
-        for value in row.values()
-        if isinstance(value, float)
-    ]
-    assert (
-        len(numbers) > 40
-        and min(numbers) >= 0.0
-        and all(row["equal"] == "yes" for row in tables["Parity with the CPU"])
-    )
+    assert list(tables) == list(gpu_report.TABLES)
+    assert done.stdout.count("\n| --- |") == len(tables)
+    names = {title: [row["model"] for row in rows] for title, rows in tables.items()}
+    models = ["mmtransformer", "agentformer_sampler"]
+    assert names == {
+        "Parity with the CPU": ["constant_velocity", *models],
+        "Training": ["mmtransformer"] * 2 + ["agentformer_sampler"] * 2,
+        "Latency": ["constant_velocity", *models],
+        "Kernels of a training step in bf16": models,
+        "Training steps of reference tasks": ["detection"] * 2 + ["translation"] * 2,
+        "From the store to the device": ["mmtransformer"],
+    }
+    assert all(row["equal"] == "yes" for row in tables["Parity with the CPU"])
+    cells = [value for rows in tables.values() for row in rows for value in row.values()]
+    numbers = [value for value in cells if isinstance(value, float)]
+    assert len(numbers) > 40
+    assert min(numbers) >= 0.0
 
 
 def test_all_models_are_in_the_report_and_an_error_is_a_row(tmp_path: Path) -> None:
@@ -198,8 +217,9 @@ def test_all_models_are_in_the_report_and_an_error_is_a_row(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_models_on_a_gpu_equal_those_on_the_cpu(tmp_path: Path) -> None:
-    gpu_report.TABLES = {
-        name: table for name, table in gpu_report.TABLES.items() if name == "Parity with the CPU"
-    }
+def test_models_on_a_gpu_equal_those_on_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parity = {"Parity with the CPU": gpu_report.parity}
+    monkeypatch.setattr(gpu_report, "TABLES", parity)
     assert gpu_report.report(tmp_path / "R.json", torch.device("cuda"), gpu_report.SMALL, tmp_path)

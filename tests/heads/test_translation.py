@@ -193,10 +193,7 @@ def test_padding_does_not_change_other_sentences_and_gradients_are_finite(
     torch.testing.assert_close(
         logits[:3], model(source, target), atol=3e-2 if dtype != torch.float32 else 1e-6, rtol=1e-2
     )
-    loss = (
-        token_loss(logits[empty != PAD], empty[empty != PAD])
-        + logits[3].float().square().mean()
-    )
+    loss = token_loss(logits[empty != PAD], empty[empty != PAD]) + logits[3].float().square().mean()
     loss.backward()
     assert loss.isfinite() and all(
         p.grad is None or p.grad.isfinite().all() for p in model.parameters()
@@ -274,9 +271,7 @@ def test_invalid_text_files_are_rejected(tmp_path: Path) -> None:
 def translator() -> Translator:
     torch.manual_seed(0)
     tokenizer, block = learn_tokenizer(corpus(), 80), BlockConfig(WIDTH, HEADS, INNER)
-    return Translator(
-        Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer
-    ).eval()
+    return Translator(Transformer(TransformerConfig(80, 80, block, (1, 1))), tokenizer).eval()
 
 
 def test_translations_keep_their_index_and_empty_sentences_stay_empty() -> None:
@@ -349,9 +344,7 @@ def test_the_commands_train_translate_score_and_draw(
     greedy = run("translate", text / "val.de", "--checkpoint", checkpoint, "--beam", 1)
     assert greedy == 0 and len(capsys.readouterr().out.splitlines()) == 12
     model, recipe = load_checkpoint(checkpoint, TranslationRecipe)
-    source, written = (
-        read_lines(path) for path in (text / "val.de", tmp_path / "out.txt")
-    )
+    source, written = (read_lines(path) for path in (text / "val.de", tmp_path / "out.txt"))
     assert dict(model.translate(source)) == dict(enumerate(written))
     assert recipe.optim.schedule == "inverse_sqrt"
 

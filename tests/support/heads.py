@@ -147,3 +147,17 @@ def sentences(count: int, length: int, tokens: int, seed: int = 0) -> Tensor:
     source = torch.randint(4, tokens, (count, length), generator=generator)
     lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
     return torch.where(torch.arange(length) < lengths, source, PAD)
+
+
+def corpus(count: int = 400) -> list[str]:
+    """Sentences of a small language."""
+    subjects = ("a man", "the dog", "two girls", "Grün")
+    verbs = ("runs", "sleeps", "sings")
+    places = ("here", "in the park", "ÄÖÜ")
+    texts = []
+    for index in range(count):
+        subject = subjects[index % 4]
+        verb = verbs[index % 3]
+        place = places[(index // 3) % 3]
+        texts.append(f"{subject} {verb} {place}.")
+    return texts

@@ -389,8 +389,11 @@ def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         if args.argoverse1:
             raws["argoverse1"] = args.argoverse1.resolve()
         for source, raw in raws.items():
-            stores = {tree: temporary / f"{source} of {tree}" for tree in trees}
-            runs = {tree: partial(prepare, tree, source, raw, stores[tree]) for tree in trees}
+            stores: dict[str, Path] = {}
+            runs: dict[str, Callable[[], object]] = {}
+            for tree in trees:
+                stores[tree] = temporary / f"{source} of {tree}"
+                runs[tree] = partial(prepare, tree, source, raw, stores[tree])
             times = times_s(runs, args.repeats)
             prepare_s = {tree: times[tree][:, 1] for tree in trees}
             yield from compare_trees(f"{source}, prepare", "CPU s", prepare_s)

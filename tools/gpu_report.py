@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -448,7 +449,7 @@ def measured(table: Table, run: Run, name: str) -> Iterator[Row]:
 
 def markdown(rows: list[Row]) -> str:
     """Rows as a table for the documentation."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(chain.from_iterable(rows)))
     lines = [names, ["---"] * len(names)]
     for row in rows:
         lines.append([cell(row.get(name, "")) for name in names])
@@ -484,7 +485,7 @@ def report(out: Path, device: torch.device, sizes: Sizes, folder: Path) -> bool:
             tables[title] += measured(table, run, name)
         print(f"\n## {title}\n\n{markdown(tables[title])}", flush=True)
         write_json(out, tables, machine)
-    return not any(is_bad(row) for rows in tables.values() for row in rows)
+    return not any(map(is_bad, chain.from_iterable(tables.values())))
 
 
 def is_bad(row: Row) -> bool:

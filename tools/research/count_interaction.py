@@ -11,6 +11,7 @@ of the 8 locations in docs/results/interaction.md, or if a median exceeds 1.3 m.
 import argparse
 import sys
 from collections import defaultdict
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,9 +65,13 @@ def lane_distances(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     heading = scene.heading[driven, now]
 
     lanes = np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)
-    lines = [scene.polyline(index) for index in lanes]
-    start = np.concatenate([line[:-1] for line in lines]).astype(np.float64)
-    end = np.concatenate([line[1:] for line in lines]).astype(np.float64)
+    starts, ends = [], []
+    for index in lanes:
+        line = scene.polyline(index)
+        starts.append(line[:-1])
+        ends.append(line[1:])
+    start = np.concatenate(starts).astype(np.float64)
+    end = np.concatenate(ends).astype(np.float64)
 
     distance = distance_to_segments(position[:, None], start, end)
     segment = end - start
@@ -111,7 +116,7 @@ def count(raw: Path) -> dict[str, LocationResult]:
         distances[scene.city].append(distance)
         alignments[scene.city].append(aligned)
     for parts in (counts, distances, alignments):
-        parts[ALL] = [part for location in list(parts) for part in parts[location]]
+        parts[ALL] = list(chain.from_iterable(parts.values()))
 
     results = {}
     for location in sorted(counts):

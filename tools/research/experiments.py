@@ -209,8 +209,10 @@ def branches(args: argparse.Namespace) -> None:
         prepare(Argoverse2(), raw, every, replace(PREPARE, shard_size=100_000))
         for split in ("train", "val"):
             write_first_branches(every, first, split)
-    pasts, test_pasts = (len(SceneStore(first, split)) for split in ("train", "val"))
-    futures, test_futures = (len(SceneStore(every, split)) for split in ("train", "val"))
+    pasts = len(SceneStore(first, "train"))
+    futures = len(SceneStore(every, "train"))
+    test_pasts = len(SceneStore(first, "val"))
+    test_futures = len(SceneStore(every, "val"))
     print(f"pasts {[pasts, test_pasts]}, futures {[futures, test_futures]} (train, test)")
 
     # an epoch of `each` has a scene per future; all variants have the same number of steps

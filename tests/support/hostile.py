@@ -47,24 +47,20 @@ ODD_NUMBERS = [
     None,
 ]
 ODD_TYPES = [
-    *(
-        pa.string(),
-        pa.large_string(),
-        pa.int8(),
-        pa.uint64(),
-        pa.float16(),
-        pa.float32(),
-        pa.bool_(),
-        pa.binary(),
-        pa.date32(),
-    ),
-    *(
-        pa.decimal128(20, 3),
-        pa.timestamp("ns"),
-        pa.dictionary(pa.int16(), pa.string()),
-        pa.null(),
-        pa.list_(pa.float64()),
-    ),
+    pa.string(),
+    pa.large_string(),
+    pa.int8(),
+    pa.uint64(),
+    pa.float16(),
+    pa.float32(),
+    pa.bool_(),
+    pa.binary(),
+    pa.date32(),
+    pa.decimal128(20, 3),
+    pa.timestamp("ns"),
+    pa.dictionary(pa.int16(), pa.string()),
+    pa.null(),
+    pa.list_(pa.float64()),
 ]
 ODD_JSON = [
     None,
@@ -86,16 +82,16 @@ ODD_JSON = [
 ]
 
 
-# ---- text and JSON -------------------------------------------------------------------------------------------------
+# ---- text and JSON -------------------------------------------------------------------------------
 
 
 def text(pattern: str, new: str, count: int = 0) -> Damage:
     """Replace a regular expression; surrogates in `new` stand for bytes that are not UTF-8."""
 
+    replacement = new.encode(errors="surrogateescape")
+
     def change(data: bytes) -> bytes:
-        changed, number = re.subn(
-            pattern.encode(), new.encode(errors="surrogateescape"), data, count=count
-        )
+        changed, number = re.subn(pattern.encode(), replacement, data, count=count)
         assert number, pattern
         return changed
 
@@ -117,7 +113,9 @@ def json_value(*keys: Any, value: Any = None, drop: bool = False) -> Damage:
         document = inner = json.loads(path.read_text())
         *parents, last = keys
         for key in parents:
-            inner = inner[next(iter(inner)) if key == 0 and isinstance(inner, dict) else key]
+            if key == 0 and isinstance(inner, dict):
+                key = next(iter(inner))
+            inner = inner[key]
         if drop:
             del inner[last]
         else:
@@ -127,7 +125,7 @@ def json_value(*keys: Any, value: Any = None, drop: bool = False) -> Damage:
     return damage
 
 
-# ---- tables --------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def table(change: Change, **options: Any) -> Damage:
@@ -136,20 +134,17 @@ def table(change: Change, **options: Any) -> Damage:
     def damage(path: Path) -> None:
         changed = change(_read(path))
         if path.suffix == ".csv":
-            flat = [
-                index
-                for index, kind in enumerate(changed.schema.types)
-                if not pa.types.is_list(kind)
-            ]
+            # csv has no lists
+            kinds = enumerate(changed.schema.types)
+            flat = [index for index, kind in kinds if not pa.types.is_list(kind)]
             pa_csv.write_csv(changed.select(flat), path)
         elif path.suffix == ".parquet":
             pq.write_table(changed, path, **options)
         else:  # `write_feather` refuses two columns of one name
+            ipc_options = pa.ipc.IpcWriteOptions(**options)
             with (
                 pa.OSFile(str(path), "wb") as sink,
-                pa.ipc.new_file(
-                    sink, changed.schema, options=pa.ipc.IpcWriteOptions(**options)
-                ) as writer,
+                pa.ipc.new_file(sink, changed.schema, options=ipc_options) as writer,
             ):
                 writer.write_table(changed)
 
@@ -182,7 +177,8 @@ def cell(name: str, value: Any, row: int = 7) -> Change:
     def change(old: pa.ChunkedArray) -> pa.Array:
         values = old.to_pylist()
         values[row] = value
-        return pa.array(values, pa.float64() if isinstance(value, float) else old.type)
+        kind = pa.float64() if isinstance(value, float) else old.type
+        return pa.array(values, kind)
 
     return column(name, change)
 
@@ -196,7 +192,7 @@ def rows(index: Callable[[int], np.ndarray]) -> Change:
     return lambda whole: whole.take(pa.array(np.asarray(index(len(whole)), np.int64)))
 
 
-# ---- random damage -------------------------------------------------------------------------------------------------
+# ---- random damage -------------------------------------------------------------------------------
 
 
 def random_table(rng: random.Random) -> Damage:
@@ -212,19 +208,31 @@ def random_table(rng: random.Random) -> Damage:
     return table(change)
 
 
+_TABLE_CHANGES = (
+    "drop",
+    "rename",
+    "double",
+    "exchange",
+    "type",
+    "type",
+    "rows",
+    "cells",
+    "cells",
+    "cells",
+)
+
+
 def _change_table(whole: pa.Table, rng: random.Random) -> pa.Table:
-    names, size = whole.column_names, len(whole)
-    index, other = rng.randrange(len(names)), rng.randrange(len(names))
+    names = whole.column_names
+    index = rng.randrange(len(names))
+    other = rng.randrange(len(names))
     values = whole.column(index)
-    match rng.choice(
-        ["drop", "rename", "double", "exchange", "type", "type", "rows", "cells", "cells", "cells"]
-    ):
+    match rng.choice(_TABLE_CHANGES):
         case "drop":
             return whole.remove_column(index)
         case "rename":
-            return whole.rename_columns(
-                [name.upper() if i == index else name for i, name in enumerate(names)]
-            )
+            names[index] = names[index].upper()
+            return whole.rename_columns(names)
         case "double":
             return whole.append_column(names[index], whole.column(other))
         case "exchange":
@@ -232,21 +240,35 @@ def _change_table(whole: pa.Table, rng: random.Random) -> pa.Table:
         case "type":
             return whole.set_column(index, names[index], _cast(values, rng.choice(ODD_TYPES)))
         case "rows":
-            order = [rng.randrange(size) for _ in range(rng.randrange(2 * size))] if size else []
-            return whole.take(
-                pa.array(rng.choice([order, sorted(order), sorted(set(order))]), pa.int64())
-            )
-    is_text = pa.types.is_string(values.type)
-    changed, start = values.to_pylist(), rng.randrange(size) if size else 0
-    odd = rng.choice(WORDS) if is_text else rng.choice(ODD_NUMBERS)
-    stop = min(size, start + rng.choice([1, 1, 9, 9999]))
-    changed[start:stop] = [odd] * (stop - start)
+            return whole.take(pa.array(_random_rows(len(whole), rng), pa.int64()))
     try:
-        return whole.set_column(
-            index, names[index], pa.array(changed, pa.string() if is_text else pa.float64())
-        )
+        return whole.set_column(index, names[index], _with_odd_cells(values, rng))
     except (pa.ArrowException, TypeError):  # a column of an odd type
         return whole
+
+
+def _random_rows(size: int, rng: random.Random) -> list[int]:
+    """Rows with repetitions: in any order, sorted, or each once."""
+    order: list[int] = []
+    if size:
+        order = [rng.randrange(size) for _ in range(rng.randrange(2 * size))]
+    return rng.choice([order, sorted(order), sorted(set(order))])
+
+
+def _with_odd_cells(values: pa.ChunkedArray, rng: random.Random) -> pa.Array:
+    """One cell, some or all of them have an odd value."""
+    size = len(values)
+    start = rng.randrange(size) if size else 0
+    if pa.types.is_string(values.type):
+        kind = pa.string()
+        odd = rng.choice(WORDS)
+    else:
+        kind = pa.float64()
+        odd = rng.choice(ODD_NUMBERS)
+    stop = min(size, start + rng.choice([1, 1, 9, 9999]))
+    changed = values.to_pylist()
+    changed[start:stop] = [odd] * (stop - start)
+    return pa.array(changed, kind)
 
 
 def _cast(values: pa.ChunkedArray, kind: pa.DataType) -> Any:
@@ -284,19 +306,16 @@ def random_pickle(rng: random.Random) -> Damage:
 
 
 def _change_entry(document: Any, rng: random.Random, odd: list[Any]) -> None:
+    """Change an entry at a random depth of at most 5."""
+    parent = document
+    key = next(iter(document))
     inner = document
-    parent, key = document, next(iter(document))
     for _ in range(rng.randint(1, 5)):
-        keys = (
-            list(inner)
-            if isinstance(inner, dict)
-            else list(range(len(inner)))
-            if isinstance(inner, list)
-            else []
-        )
+        keys = _keys(inner)
         if not keys:
             break
-        parent, key = inner, rng.choice(keys)
+        parent = inner
+        key = rng.choice(keys)
         inner = parent[key]
     kind = rng.choice(["replace", "replace", "drop", "double"])
     if kind == "drop":
@@ -305,6 +324,15 @@ def _change_entry(document: Any, rng: random.Random, odd: list[Any]) -> None:
         parent.append(inner)
     else:
         parent[key] = rng.choice(odd)
+
+
+def _keys(value: Any) -> list[Any]:
+    """Keys of an object, positions in a list; a plain value has none."""
+    if isinstance(value, dict):
+        return list(value)
+    if isinstance(value, list):
+        return list(range(len(value)))
+    return []
 
 
 def random_yaml(rng: random.Random) -> Damage:
@@ -320,28 +348,33 @@ def random_checkpoint(rng: random.Random) -> Damage:
     """Replace an entry of the recipe, or change a tensor."""
 
     def damage(path: Path) -> None:
-        raw, recipe = torch.load(path, weights_only=True), path.with_suffix(".json")
+        raw = torch.load(path, weights_only=True)
+        recipe = path.with_suffix(".json")
         if rng.random() < 0.7:
             recipe.write_text(json.dumps(raw["trajformer"]))
             random_json(rng)(recipe)
             raw["trajformer"] = json.loads(recipe.read_text())
             recipe.unlink()
         else:
-            name, odd = (
-                rng.choice(sorted(raw["state_dict"])),
-                [torch.ones(1), torch.ones(2, 2).bool(), torch.ones(0), None],
-            )
+            name = rng.choice(sorted(raw["state_dict"]))
+            odd = [torch.ones(1), torch.ones(2, 2).bool(), torch.ones(0), None]
             raw["state_dict"][rng.choice([name, name[:-1]])] = rng.choice(odd)
         torch.save(raw, path)
 
     return damage
 
 
-STRUCTURED: dict[str, Callable[[random.Random], Damage]] = dict.fromkeys(
-    (".parquet", ".feather", ".arrow", ".csv"), random_table
-)
-STRUCTURED |= {".json": random_json, ".geojson": random_json, ".pkl": random_pickle}
-STRUCTURED |= {".yaml": random_yaml, ".ckpt": random_checkpoint}
+STRUCTURED: dict[str, Callable[[random.Random], Damage]] = {
+    ".parquet": random_table,
+    ".feather": random_table,
+    ".arrow": random_table,
+    ".csv": random_table,
+    ".json": random_json,
+    ".geojson": random_json,
+    ".pkl": random_pickle,
+    ".yaml": random_yaml,
+    ".ckpt": random_checkpoint,
+}
 
 
 def random_damage(suffix: str, rng: random.Random) -> Damage:
@@ -351,7 +384,7 @@ def random_damage(suffix: str, rng: random.Random) -> Damage:
     return change_bytes(random_edit(rng))
 
 
-# ---- a process with limited memory ---------------------------------------------------------------------------------
+# ---- a process with limited memory ---------------------------------------------------------------
 
 
 def limit_process() -> None:
@@ -376,4 +409,8 @@ def read_checked(reader: Any, raw: Path) -> tuple[list[Outcome], float]:
 
 
 def memory_mb(name: str) -> float:
-    return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
+    """A value of this process, for example "VmRSS", the memory in use."""
+    status = Path("/proc/self/status").read_text()
+    match = re.search(rf"{name}:\s+(\d+) kB", status)
+    assert match
+    return int(match[1]) / 1024

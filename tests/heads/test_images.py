@@ -26,7 +26,9 @@ GRID = np.array([[0, 64, 128], [255, 32, 16]], np.uint8)
 
 def save(path: Path, values: np.ndarray, mode: str | None = None, **options: object) -> Path:
     image = Image.fromarray(values)
-    (image.convert(mode) if mode else image).save(path, **options)  # type: ignore[arg-type]
+    if mode is not None:
+        image = image.convert(mode)
+    image.save(path, **options)  # type: ignore[arg-type]
     return path
 
 
@@ -38,11 +40,17 @@ def test_every_mode_is_read_as_color_and_as_gray(tmp_path: Path, mode: str) -> N
     torch.testing.assert_close(read_image(path), expected.expand(3, -1, -1), atol=0.01, rtol=0)
 
 
+def huge_header(png: bytes) -> bytes:
+    """A PNG file with the header of an image of 10 gigapixels."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0)
+    length = struct.pack(">I", 13)
+    checksum = struct.pack(">I", zlib.crc32(header))
+    return png[:8] + length + header + checksum + png[33:]
+
+
 def broken(kind: str, folder: Path) -> Path:
+    """An unreadable file."""
     path = folder / f"{kind}.png"
-    whole = save(
-        folder / "whole.png", np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
-    ).read_bytes()
     if kind == "folder":
         path.mkdir()
     elif kind == "pipe":
@@ -52,26 +60,16 @@ def broken(kind: str, folder: Path) -> Path:
     elif kind == "float":
         path = save(folder / "float.tif", np.ones((2, 2), np.float32))
     elif kind != "missing":
-        garbage = whole[:40] + b"\xff" * 300 + whole[340:]
-        header = b"IHDR" + struct.pack(
-            ">IIBBBBB", 100_000, 100_000, 8, 0, 0, 0, 0
-        )  # of an image of 10 gigapixels
-        bomb = (
-            whole[:8]
-            + struct.pack(">I", 13)
-            + header
-            + struct.pack(">I", zlib.crc32(header))
-            + whole[33:]
-        )
-        path.write_bytes(
-            {
-                "empty": b"",
-                "text": b"no picture",
-                "cut": whole[:-5000],
-                "garbage": garbage,
-                "bomb": bomb,
-            }[kind]
-        )
+        values = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+        png = save(folder / "whole.png", values).read_bytes()
+        content = {
+            "empty": b"",
+            "text": b"no picture",
+            "cut": png[:-5000],
+            "garbage": png[:40] + b"\xff" * 300 + png[340:],
+            "bomb": huge_header(png),
+        }
+        path.write_bytes(content[kind])
     return path
 
 
@@ -83,18 +81,21 @@ def test_unreadable_files_are_an_error_with_the_file_name(tmp_path: Path, kind: 
     path = broken(kind, tmp_path)
     with pytest.raises(TrajformerError) as error:
         read_image(path)
-    assert str(error.value).startswith(f"{path}: not a readable image (") and "\n" not in str(
-        error.value
-    )
+    message = str(error.value)
+    assert message.startswith(f"{path}: not a readable image (")
+    assert "\n" not in message
 
 
 def test_normalization_in_closed_form() -> None:
-    image = torch.tensor([0.0, 0.5, 1.0])[:, None, None].expand(3, 2, 2)
-    torch.testing.assert_close(normalize(image, "half")[:, 0, 0], torch.tensor([-1.0, 0.0, 1.0]))
-    expected = torch.tensor([-0.485 / 0.229, (0.5 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    torch.testing.assert_close(
-        normalize(image.expand(4, 3, 2, 2), "imagenet")[3, :, 1, 1], expected
-    )
+    channels = torch.tensor([0.0, 0.5, 1.0])
+    image = channels[:, None, None].expand(3, 2, 2)
+    half = normalize(image, "half")
+    torch.testing.assert_close(half[:, 0, 0], torch.tensor([-1.0, 0.0, 1.0]))
+
+    mean = torch.tensor([0.485, 0.456, 0.406])
+    std = torch.tensor([0.229, 0.224, 0.225])
+    batch = normalize(image.expand(4, 3, 2, 2), "imagenet")
+    torch.testing.assert_close(batch[3, :, 1, 1], (channels - mean) / std)
     with pytest.raises(ValueError, match="1 channels"):
         normalize(image[:1], "imagenet")
 
@@ -102,13 +103,11 @@ def test_normalization_in_closed_form() -> None:
 @pytest.mark.parametrize("size", [(8, 8), (32, 20), (10, 40)])
 def test_resizing_equals_pillow(size: tuple[int, int]) -> None:
     values = np.random.default_rng(0).random((20, 30)).astype(np.float32)
-    expected = np.array(Image.fromarray(values).resize(size[::-1], Image.Resampling.BILINEAR))
-    torch.testing.assert_close(
-        resize(torch.from_numpy(values)[None], size)[0],
-        torch.from_numpy(expected),
-        atol=1e-4,
-        rtol=0,
-    )
+    height, width = size
+    pillow = Image.fromarray(values).resize((width, height), Image.Resampling.BILINEAR)
+    expected = torch.from_numpy(np.array(pillow))
+    resized = resize(torch.from_numpy(values)[None], size)[0]
+    torch.testing.assert_close(resized, expected, atol=1e-4, rtol=0)
 
 
 def test_folders_are_searched_by_suffix_and_files_are_kept(tmp_path: Path) -> None:
@@ -116,9 +115,8 @@ def test_folders_are_searched_by_suffix_and_files_are_kept(tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
-    assert list_images([tmp_path / "odd", tmp_path]) == [
-        tmp_path / name for name in ("odd", "a.png", "b/1.jpg", "b/2.PNG")
-    ]
+    expected = [tmp_path / name for name in ("odd", "a.png", "b/1.jpg", "b/2.PNG")]
+    assert list_images([tmp_path / "odd", tmp_path]) == expected
     with pytest.raises(TrajformerError, match="no images"):
         list_images([tmp_path / "empty"])
     with pytest.raises(TrajformerError, match="no such file or folder"):
@@ -136,52 +134,80 @@ def centers(image: Tensor) -> Tensor:
     """(row, column) [B, 2] of the brightness, pixels."""
     weight = image[:, 0] / image[:, 0].sum((1, 2), keepdim=True)
     position = torch.arange(image.shape[-1]) + 0.5
-    return torch.stack([(weight.sum(2) * position).sum(1), (weight.sum(1) * position).sum(1)], -1)
+    row = (weight.sum(2) * position).sum(1)
+    column = (weight.sum(1) * position).sum(1)
+    return torch.stack([row, column], -1)
 
 
 def augmented(seed: int = 0, **config: float) -> Tensor:
-    return augment_images(
-        squares(), ImageAugmentConfig(**config), torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    return augment_images(squares(), ImageAugmentConfig(**config), generator)
 
 
-def test_pixels_keep_color_depth_transparency_and_orientation(tmp_path: Path) -> None:
+def test_channels_are_red_green_and_blue(tmp_path: Path) -> None:
     values = np.zeros((2, 3, 3), np.uint8)
     values[0, 2] = (255, 128, 0)
     image = read_image(save(tmp_path / "color.png", values))
-    assert image.shape == (3, 2, 3) and image.dtype == torch.float32
+    assert image.shape == (3, 2, 3)
+    assert image.dtype == torch.float32
     torch.testing.assert_close(image, torch.from_numpy(values).permute(2, 0, 1) / 255)
-    deep = np.array([[0, 255, 65535], [32768, 256, 1]], np.uint16)
-    image = read_image(save(tmp_path / "deep.png", deep), gray=True)
-    torch.testing.assert_close(image[0], torch.from_numpy(deep.astype(np.float32)) / 65535)
-    image = read_image(
-        save(tmp_path / "transparent.png", np.array([[[0, 0, 0, 0], [255, 0, 0, 255]]], np.uint8))
-    )
-    torch.testing.assert_close(
-        image[:, 0].T, torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    )  # on white
+
+
+def test_16_bits_per_pixel_are_kept(tmp_path: Path) -> None:
+    values = np.array([[0, 255, 65535], [32768, 256, 1]], np.uint16)
+    image = read_image(save(tmp_path / "deep.png", values), gray=True)
+    expected = torch.from_numpy(values.astype(np.float32)) / 65535
+    torch.testing.assert_close(image[0], expected)
+
+
+def test_transparent_pixels_become_white(tmp_path: Path) -> None:
+    values = np.array([[[0, 0, 0, 0], [255, 0, 0, 255]]], np.uint8)
+    image = read_image(save(tmp_path / "transparent.png", values))
+    white_and_red = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    torch.testing.assert_close(image[:, 0].T, white_and_red)
+
+
+def test_the_orientation_in_the_exif_data_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees clockwise
     image = read_image(save(tmp_path / "rotated.png", GRID, exif=exif), gray=True)
-    torch.testing.assert_close(image[0], torch.from_numpy(np.rot90(GRID, -1) / np.float32(255)))
+    expected = torch.from_numpy(np.rot90(GRID, -1) / np.float32(255))
+    torch.testing.assert_close(image[0], expected)
 
 
-def test_augmentation_follows_the_seed_and_stays_within_its_ranges() -> None:
-    assert torch.equal(augmented(), squares()) and torch.equal(
-        augmented(shift=0.2), augmented(shift=0.2)
-    )
+def test_augmentation_follows_the_seed() -> None:
+    assert torch.equal(augmented(), squares())
+    assert torch.equal(augmented(shift=0.2), augmented(shift=0.2))
     assert not torch.equal(augmented(shift=0.2), augmented(1, shift=0.2))
+
+
+def test_flips_have_their_probability() -> None:
     torch.testing.assert_close(augmented(flip=1.0), squares().flip(-1), atol=1e-5, rtol=0)
-    assert 0.25 < (centers(augmented(flip=0.5))[:, 1] < 8).float().mean() < 0.75
-    moved = centers(augmented(shift=0.125)) - centers(squares())
-    assert (
-        (moved.abs() <= 2.01).all() and (moved.amin(0) < -1.5).all() and (moved.amax(0) > 1.5).all()
-    )
-    offset, before = centers(augmented(rotate=0.3)) - 8, centers(squares()) - 8
-    torch.testing.assert_close(offset.norm(dim=1), before.norm(dim=1), atol=0.1, rtol=0)
-    angle = torch.atan2(offset[:, 0], offset[:, 1]) - torch.atan2(before[:, 0], before[:, 1])
-    assert angle.abs().max() < 0.33 and angle.max() > 0.2 and angle.min() < -0.2
-    share = (centers(augmented(scale=0.2)) - 8).norm(dim=1) / before.norm(dim=1)
-    assert (
-        0.8 < share.min() < 0.9 and 1.1 < share.max() < 1.26
-    )  # at distances scaled by 1 / 1.2 to 1 / 0.8
+    at_left = centers(augmented(flip=0.5))[:, 1] < 8
+    assert 0.25 < at_left.float().mean() < 0.75
+
+
+def test_shifts_fill_their_range() -> None:
+    offset = centers(augmented(shift=0.125)) - centers(squares())
+    assert (offset.abs() <= 2.01).all()
+    assert (offset.amin(0) < -1.5).all()
+    assert (offset.amax(0) > 1.5).all()
+
+
+def test_rotations_are_around_the_center_and_fill_their_range() -> None:
+    before = centers(squares()) - 8
+    after = centers(augmented(rotate=0.3)) - 8
+    torch.testing.assert_close(after.norm(dim=1), before.norm(dim=1), atol=0.1, rtol=0)
+    angle = torch.atan2(after[:, 0], after[:, 1]) - torch.atan2(before[:, 0], before[:, 1])
+    assert angle.abs().max() < 0.33
+    assert angle.max() > 0.2
+    assert angle.min() < -0.2
+
+
+def test_scales_fill_their_range() -> None:
+    """Distances from the center are scaled by 1 / 1.2 to 1 / 0.8."""
+    before = (centers(squares()) - 8).norm(dim=1)
+    after = (centers(augmented(scale=0.2)) - 8).norm(dim=1)
+    scale = after / before
+    assert 0.8 < scale.min() < 0.9
+    assert 1.1 < scale.max() < 1.26

@@ -1,4 +1,7 @@
-"""Training, starting from a checkpoint, and the command `classify`, on images in folders and on the digits."""
+"""Training a classifier, starting from a checkpoint, and the command `classify`.
+
+The images are in folders, or the digits.
+"""
 
 import re
 from dataclasses import replace
@@ -28,17 +31,22 @@ BLOCK = BlockConfig(width=32, heads=2, feedforward=32, dropout=0.0, activation="
 
 def corner(name: str, rng: np.random.Generator, size: int = 16) -> np.ndarray:
     """A noisy image [size, size, 3] that is bright in one corner, which is its class."""
+    half = size // 2
+    rows = slice(half, None) if "lower" in name else slice(0, half)
+    columns = slice(half, None) if "right" in name else slice(0, half)
     image = rng.integers(0, 90, (size, size, 3))
-    image = image.reshape(2, size // 2, 2, size // 2, 3)
-    image[int("lower" in name), :, int("right" in name)] += 100
-    image = image.reshape(size, size, 3)
+    image[rows, columns] += 100
     return image.astype(np.uint8)
 
 
 @pytest.fixture(scope="module")
 def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of images of 16 x 16 pixels: 12 per class for training, 3 for validation and 5 for tests."""
-    root, rng = tmp_path_factory.mktemp("corners"), np.random.default_rng(0)
+    """A folder of images of 16 x 16 pixels.
+
+    Each class has 12 images for training, 3 for validation and 5 for tests.
+    """
+    root = tmp_path_factory.mktemp("corners")
+    rng = np.random.default_rng(0)
     for split, count in (("train", 12), ("val", 3), ("test", 5)):
         for name in CORNERS:
             folder = root / split / name
@@ -67,44 +75,34 @@ def checkpoint(corners: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_classify_prints_draws_and_lists_unreadable_files(
     checkpoint: Path, corners: Path, tmp_path: Path, capsys: Any
 ) -> None:
-    for index, name in enumerate(("a/1.png", "b/1.png", "c.png")):
-        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "in" / name).symlink_to(corners / "test" / CORNERS[index] / "0.png")
-    (tmp_path / "in" / "b" / "broken.png").write_bytes(b"no picture")
-    large = Image.fromarray(corner("upper right", np.random.default_rng(1), 50)).convert("L")
-    large.save(tmp_path / "in" / "large.jpg")  # larger, and gray
-    words = (
-        "classify",
-        "--checkpoint",
-        checkpoint,
-        tmp_path / "in",
-        "--out",
-        tmp_path / "out",
-        "--batch-size",
-        2,
-    )
-    assert run(*words) == 0
-    lines = capsys.readouterr().out.splitlines()
-    found = {
-        line.split("  ")[0].removeprefix(f"{tmp_path}/in/"): line.split("  ")[1][:-6]
-        for line in lines[:4]
-    }
-    assert found == {
+    source = tmp_path / "in"
+    for name, kind in (("a/1.png", CORNERS[0]), ("b/1.png", CORNERS[1]), ("c.png", CORNERS[2])):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).symlink_to(corners / "test" / kind / "0.png")
+    (source / "b" / "broken.png").write_bytes(b"no picture")
+    large_and_gray = corner(CORNERS[3], np.random.default_rng(1), size=50)
+    Image.fromarray(large_and_gray).convert("L").save(source / "large.jpg")
+
+    out = tmp_path / "out"
+    options = ("--checkpoint", checkpoint, "--out", out, "--batch-size", 2)
+    assert run("classify", source, *options) == 0
+    *rows, skipped = capsys.readouterr().out.splitlines()
+    classified = {}
+    for row in rows:
+        path, best, *_ = row.split("  ")
+        classified[path.removeprefix(f"{source}/")] = best.rpartition(" ")[0]
+    assert classified == {
         "a/1.png": CORNERS[0],
         "b/1.png": CORNERS[1],
         "c.png": CORNERS[2],
         "large.jpg": CORNERS[3],
     }
-    assert len(lines) == 5 and lines[4].startswith(
-        f"skipped {tmp_path}/in/b/broken.png: not a readable image"
-    )
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "1-2.png",
-        "1.png",
-        "c.png",
-        "large.png",
-    ]
-    assert all(Image.open(path).size == (1080, 390) for path in (tmp_path / "out").iterdir())
+    assert skipped.startswith(f"skipped {source}/b/broken.png: not a readable image")
+
+    pictures = sorted(out.iterdir())
+    assert [path.name for path in pictures] == ["1-2.png", "1.png", "c.png", "large.png"]
+    for path in pictures:
+        assert Image.open(path).size == (1080, 390)
 
 
 @pytest.mark.parametrize(
@@ -126,44 +124,41 @@ def test_mistakes_are_one_line_errors(
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.png").touch()
     paths = {"EMPTY": tmp_path / "empty", "BROKEN": tmp_path / "broken.png"}
-    assert complaint in error_line(
-        capsys, "classify", "--checkpoint", checkpoint, *(paths.get(word, word) for word in words)
-    )
+    arguments = [paths.get(word, word) for word in words]
+    assert complaint in error_line(capsys, "classify", "--checkpoint", checkpoint, *arguments)
 
 
 def accuracy(model: torch.nn.Module, config: ClassificationRecipe, split: str = "test") -> float:
     data = config.load(split)
     batch = data[range(len(data))]
-    return float((model(config.prepare(batch.image)).argmax(-1) == batch.label).float().mean())
+    predicted = model(config.prepare(batch.image)).argmax(-1)
+    return float((predicted == batch.label).float().mean())
 
 
 def test_a_run_can_start_from_a_checkpoint_with_another_image_size(
     checkpoint: Path, corners: Path, tmp_path: Path
 ) -> None:
-    """24 x 24 pixels have 6 x 6 patches; without correctly interpolated positions the corners cannot be distinguished."""
-    config = recipe(
-        corners, model=replace(recipe(corners).model, image_size=24), init=str(checkpoint)
-    )
+    """24 x 24 pixels have 6 x 6 patches.
+
+    Without correctly interpolated positions the corners cannot be distinguished.
+    """
+    config = recipe(corners)
+    config = replace(config, model=replace(config.model, image_size=24), init=str(checkpoint))
     model = ClassificationModule(config).eval().model
-    images, (before, _) = (
-        torch.rand(2, 3, 24, 24),
-        load_checkpoint(checkpoint, ClassificationRecipe),
-    )
-    torch.testing.assert_close(
-        model(images), before(images)
-    )  # as interpolation in the forward pass
-    assert len(model.position()) == 37 and accuracy(model, config) == 1.0
-    words = (
-        "--config",
-        checkpoint.parent / "config.yaml",
-        "--init",
-        checkpoint,
-        "--model.image_size",
-        24,
-    )
-    assert run("train", *words, "--trainer.epochs", 1, "--out", tmp_path / "run") == 0
-    assert accuracy(*load_checkpoint(tmp_path / "run" / "best.ckpt", ClassificationRecipe)) == 1.0
-    assert run("train", *words, "--trainer.epochs", 2, "--out", tmp_path / "run", "--resume") == 0
+    before, _ = load_checkpoint(checkpoint, ClassificationRecipe)
+    images = torch.rand(2, 3, 24, 24)
+    # The forward pass interpolates in the same way.
+    torch.testing.assert_close(model(images), before(images))
+    assert len(model.position()) == 37
+    assert accuracy(model, config) == 1.0
+
+    out = tmp_path / "run"
+    start = ("--config", checkpoint.parent / "config.yaml", "--init", checkpoint)
+    words = ("train", *start, "--model.image_size", 24, "--out", out)
+    assert run(*words, "--trainer.epochs", 1) == 0
+    trained, trained_config = load_checkpoint(out / "best.ckpt", ClassificationRecipe)
+    assert accuracy(trained, trained_config) == 1.0
+    assert run(*words, "--trainer.epochs", 2, "--resume") == 0
 
 
 def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(
@@ -181,7 +176,8 @@ def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(
     )
     other = ClassificationModule(digits)
     assert other.config.labels == tuple("0123456789")
-    assert not other.model.head.weight.any() and other.model.head.weight.shape == (10, 32)
+    assert other.model.head.weight.shape == (10, 32)
+    assert not other.model.head.weight.any()
     torch.testing.assert_close(other.model.patches.weight, before.patches.weight)
 
 
@@ -222,20 +218,15 @@ def test_invalid_recipes_write_nothing(
 
 def test_the_shipped_recipe_trains_through_the_command_line(tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("sklearn")
-    fast = (
-        "--trainer.epochs",
-        6,
-        "--model.layers",
-        1,
-        "--model.block.width",
-        32,
-        "--trainer.threads",
-        1,
-    )
-    assert run("train", "--config", RECIPE, "--out", tmp_path / "run", *fast) == 0
-    assert run("classify", "--checkpoint", tmp_path / "run" / "best.ckpt", "--split", "test") == 0
-    found = re.search(r"digits: test: 357 images, accuracy (\S+)%", capsys.readouterr().out)
-    assert found and float(found[1]) > 30  # random classes give 10
+    small = ("--model.layers", 1, "--model.block.width", 32)
+    short = ("--trainer.epochs", 6, "--trainer.threads", 1)
+    out = tmp_path / "run"
+    assert run("train", "--config", RECIPE, "--out", out, *small, *short) == 0
+    assert run("classify", "--checkpoint", out / "best.ckpt", "--split", "test") == 0
+    printed = capsys.readouterr().out
+    match = re.search(r"digits: test: 357 images, accuracy (\S+)%", printed)
+    assert match is not None
+    assert float(match[1]) > 30  # random classes give 10
 
 
 def test_folders_are_read_and_unreadable_files_listed(
@@ -247,19 +238,20 @@ def test_folders_are_read_and_unreadable_files_listed(
     (tmp_path / "val" / CORNERS[2] / "bad.png").write_bytes(b"\x89PNG")
     config = recipe(tmp_path, labels=CORNERS)
     data = config.load("val")
-    assert capsys.readouterr().err.startswith(
-        f"skipped {tmp_path}/val/upper left/bad.png: not a readable image"
-    )
+    skipped = f"skipped {tmp_path}/val/upper left/bad.png: not a readable image"
+    assert capsys.readouterr().err.startswith(skipped)
+    assert len(data) == 4
     batch = data[[0, 3]]
-    assert len(data) == 4 and batch.label.tolist() == [0, 3]
+    assert batch.label.tolist() == [0, 3]
     pixels = np.array(Image.open(corners / "val" / CORNERS[3] / "0.png")).transpose(2, 0, 1)
     torch.testing.assert_close(batch.image[1], torch.from_numpy(pixels / np.float32(255)))
-    for split, labels, complaint in (
-        ("val", CORNERS[:2], "has a class 'upper left'"),
-        ("dev", CORNERS, "no split 'dev'"),
-    ):
-        with pytest.raises(TrajformerError, match=complaint):
-            replace(config, labels=labels).load(split)
+
+
+def test_unknown_classes_and_splits_are_errors(corners: Path) -> None:
+    with pytest.raises(TrajformerError, match="has a class 'upper left'"):
+        recipe(corners, labels=CORNERS[:2]).load("val")
+    with pytest.raises(TrajformerError, match="no split 'dev'"):
+        recipe(corners, labels=CORNERS).load("dev")
 
 
 def test_classes_without_names_are_numbered(tmp_path: Path, capsys: Any) -> None:
@@ -278,55 +270,47 @@ def test_classify_counts_mistakes_in_a_split(
     assert run("classify", "--checkpoint", checkpoint, "--split", "test") == 0
     summary = rf"{corners}: test: 20 images, accuracy 100\.00% \(0 wrong\), cross-entropy 0\.\d+\n$"
     assert re.match(summary, capsys.readouterr().out)
-    for folder, name in (
-        (0, 0),
-        (0, 0),
-        (0, 3),
-        (0, 3),
-        (1, 1),
-    ):  # two of five images are in a wrong folder
+    # Two of five images are in a wrong folder.
+    for folder, kind in ((0, 0), (0, 0), (0, 3), (0, 3), (1, 1)):
         path = tmp_path / "test" / CORNERS[folder]
         path.mkdir(parents=True, exist_ok=True)
-        (path / f"{len(list(path.iterdir()))}.png").symlink_to(
-            corners / "test" / CORNERS[name] / "0.png"
-        )
+        number = len(list(path.iterdir()))
+        image = corners / "test" / CORNERS[kind] / "0.png"
+        (path / f"{number}.png").symlink_to(image)
     assert run("classify", "--checkpoint", checkpoint, tmp_path, "--split", "test") == 0
     out = capsys.readouterr().out
-    assert (
-        "5 images, accuracy 60.00% (2 wrong)" in out
-        and "2 of 4 'lower left' classified as 'upper right'" in out
-    )
+    assert "5 images, accuracy 60.00% (2 wrong)" in out
+    assert "2 of 4 'lower left' classified as 'upper right'" in out
 
 
 def test_a_model_with_another_number_of_classes_is_not_scored(corners: Path) -> None:
     for classes in (2, 5):
-        with pytest.raises(
-            TrajformerError, match=rf"4 classes, but the model has {classes}; name them"
-        ):
-            recipe(corners, model=ViTConfig(16, 4, 3, classes, 2, BLOCK)).load("test")
+        config = recipe(corners, model=ViTConfig(16, 4, 3, classes, 2, BLOCK))
+        expected = rf"4 classes, but the model has {classes}; name them"
+        with pytest.raises(TrajformerError, match=expected):
+            config.load("test")
 
 
-def test_the_digits_have_a_fixed_stratified_split_and_any_size(tmp_path: Path) -> None:
+def test_the_digits_have_a_fixed_stratified_split() -> None:
     pixels, _ = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
-    splits = {split: load_digits(split) for split in ("train", "val", "test")}
-    assert {split: len(label) for split, (_, label) in splits.items()} == {
-        "train": 1261,
-        "val": 179,
-        "test": 357,
-    }
-    rows = [
-        tuple(row) for image, _ in splits.values() for row in (image.flatten(1) * 16).int().tolist()
-    ]
-    assert sorted(rows) == sorted(
-        tuple(row) for row in pixels.astype(int).tolist()
-    )  # every image once
-    assert all(
-        (label.bincount() / len(label) - 0.1).abs().max() < 0.01 for _, label in splits.values()
-    )
+    images = []
+    for split, count in (("train", 1261), ("val", 179), ("test", 357)):
+        image, label = load_digits(split)
+        assert len(label) == count
+        frequency = label.bincount() / len(label)
+        assert (frequency - 0.1).abs().max() < 0.01
+        images += (image.flatten(1) * 16).int().tolist()
+    assert sorted(images) == sorted(pixels.astype(int).tolist())  # every image once
+
+
+def test_the_digits_have_the_size_and_the_channels_of_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
     data = ClassificationRecipe(model=ViTConfig(16, 2, 3, 10, 1, BLOCK)).load("val")
-    assert data.image.shape == (179, 3, 16, 16) and torch.equal(data.image[:, 0], data.image[:, 2])
+    assert data.image.shape == (179, 3, 16, 16)
+    assert torch.equal(data.image[:, 0], data.image[:, 2])
+
     config = ClassificationRecipe(model=ViTConfig(8, 2, 1, 10, 1, BLOCK))
-    Image.fromarray(config.load("test").image[7, 0].numpy()).save(tmp_path / "digit.png")
-    torch.testing.assert_close(
-        config.read(tmp_path / "digit.png"), splits["test"][0][7], atol=0.51 / 255, rtol=0.0
-    )
+    file = tmp_path / "digit.png"
+    Image.fromarray(config.load("test").image[7, 0].numpy()).save(file)
+    images, _ = load_digits("test")
+    torch.testing.assert_close(config.read(file), images[7], atol=0.51 / 255, rtol=0.0)

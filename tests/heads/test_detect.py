@@ -47,9 +47,12 @@ DATA = DetectionDataConfig(
     batch_size=8,
 )
 RECIPE = DetectionRecipe(
-    MODEL, data=DATA, backbone_rate=0.5, optim=OptimConfig(learning_rate=1e-3),
+    MODEL,
+    data=DATA,
+    backbone_rate=0.5,
+    optim=OptimConfig(learning_rate=1e-3),
     trainer=TrainerConfig(epochs=2, accelerator="cpu", log_every=1),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +69,18 @@ def expert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint fitted to one image, and this image."""
     torch.manual_seed(0)
     example = draw_shapes(DATA.shapes, (8, 4))
-    batch, model = collate([example]), Detr(replace(MODEL, classes=len(LABELS)))
+    batch = collate([example])
+    model = Detr(replace(MODEL, classes=len(LABELS)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(120):
         optimizer.zero_grad()
-        box_loss(model(batch.pixels), batch.targets, BoxLossConfig())["loss"].backward()
+        terms = box_loss(model(batch.pixels), batch.targets, BoxLossConfig())
+        terms["loss"].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     (detected,) = postprocess(model.eval()(batch.pixels), batch.original, score=0.5)
-    assert detected.label.sort().values.tolist() == example.label.sort().values.tolist(), (
-        "the image was not learned"
-    )
+    learned = detected.label.sort().values.tolist()
+    assert learned == example.label.sort().values.tolist(), "the image was not learned"
     assert iou(detected.box[:, None], example.box[None]).amax(1).min() > 0.7
     folder = tmp_path_factory.mktemp("expert")
     write_checkpoint(folder / "best.ckpt", replace(RECIPE, labels=LABELS), model.state_dict())
@@ -91,18 +95,15 @@ def test_a_run_can_start_from_a_checkpoint(run: Path) -> None:
     same = DetectionModule(start).model.state_dict()
     assert all(torch.equal(tensor, before[name]) for name, tensor in same.items())
     folder = DetectionDataConfig(voc=VocConfig("somewhere"))
-    other = DetectionModule(
-        replace(start, data=folder, labels=("a", "b"), model=replace(MODEL, queries=9))
-    ).model
-    changed = {
-        name
-        for name, tensor in other.state_dict().items()
-        if name not in before or not torch.equal(tensor, before[name])
-    }
+    more_queries = replace(MODEL, queries=9)
+    other = replace(start, data=folder, labels=("a", "b"), model=more_queries)
+    changed = set()
+    for name, tensor in DetectionModule(other).model.state_dict().items():
+        if name not in before or not torch.equal(tensor, before[name]):
+            changed.add(name)
     assert changed == {"classify.weight", "classify.bias", "queries.weight"}
-    renamed = DetectionModule(
-        replace(start, data=folder, labels=("a", "b", "c"))
-    ).model  # the same number
+    as_many_labels = replace(start, data=folder, labels=("a", "b", "c"))
+    renamed = DetectionModule(as_many_labels).model
     assert not torch.equal(renamed.classify.weight, before["classify.weight"])
     with pytest.raises(CheckpointError, match=r"has model\.layers \[1, 2\], not \[1, 1\]"):
         DetectionModule(replace(start, model=replace(MODEL, layers=(1, 1))))
@@ -112,27 +113,29 @@ def test_the_backbone_has_its_learning_rate_and_frozen_parts_are_not_optimized()
     resnet = replace(MODEL, backbone=BackboneConfig(resnet=ResNetConfig((1, 1, 1, 1), 4)))
     for model in (MODEL, resnet):
         module = DetectionModule(replace(RECIPE, model=model, backbone_rate=0.1))
-        groups, names = (
-            module.groups(),
-            {id(p): name for name, p in module.model.named_parameters()},
-        )
-        seen: list[str] = []
-        for group in groups:
-            mine = [names[id(parameter)] for parameter in group["params"]]
-            assert {name.startswith("backbone") for name in mine} == {group["lr"] == 0.1}
-            assert group["lr"] in (0.1, 1.0) and mine
-            seen += mine
-        assert sorted(seen) == sorted(
-            name for name, p in module.model.named_parameters() if p.requires_grad
-        )
+        names = {id(parameter): name for name, parameter in module.model.named_parameters()}
+        optimized: list[str] = []
+        for group in module.groups():
+            members = [names[id(parameter)] for parameter in group["params"]]
+            in_backbone = {name.startswith("backbone") for name in members}
+            assert in_backbone == {group["lr"] == 0.1}
+            assert group["lr"] in (0.1, 1.0)
+            optimized += members
+        trained = []
+        for name, parameter in module.model.named_parameters():
+            if parameter.requires_grad:
+                trained.append(name)
+        assert sorted(optimized) == sorted(trained)
 
 
-def test_muon_has_its_rate_also_in_the_backbone_share() -> None:
-    module = DetectionModule(
-        replace(RECIPE, backbone_rate=0.1, optim=OptimConfig(learning_rate=1e-3, muon_rate=2e-3))
-    )
-    rates = {(bool(group.get("muon")), round(group["lr"], 9)) for group in module.groups()}
-    assert (True, 2.0) in rates and rates <= {(True, 2.0), (True, 0.2), (False, 1.0), (False, 0.1)}
+def test_muon_has_its_rate_also_in_the_backbone() -> None:
+    optim = OptimConfig(learning_rate=1e-3, muon_rate=2e-3)
+    module = DetectionModule(replace(RECIPE, backbone_rate=0.1, optim=optim))
+    rates = set()
+    for group in module.groups():
+        rates.add((bool(group.get("muon")), round(group["lr"], 9)))
+    assert (True, 2.0) in rates
+    assert rates <= {(True, 2.0), (True, 0.2), (False, 1.0), (False, 0.1)}
 
 
 def test_a_learned_position_refuses_larger_images() -> None:
@@ -165,118 +168,104 @@ def test_average_precision_is_over_all_processes(
     expert: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = DetectionModule(replace(RECIPE, init=str(expert[0])))
-    batch, logged = (
-        collate([draw_shapes(DATA.shapes, (8, index)) for index in range(6)]),
-        dict[str, float](),
-    )
+    batch = collate([draw_shapes(DATA.shapes, (8, index)) for index in range(6)])
+    logged: dict[str, float] = {}
     monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
     with torch.no_grad():
         module.eval().validation_step(batch, 0)
-    first, others = module.pairs[:2], module.pairs[2:]
+    first = module.pairs[:2]
+    others = module.pairs[2:]
     module.on_validation_epoch_end()
     alone = dict(logged)
-    assert alone["val/AP50"] > 0 and not module.pairs
+    assert alone["val/AP50"] > 0
+    assert not module.pairs
+
+    def gather(gathered: list[Any], pairs: Any) -> None:
+        gathered[:] = [pairs, others]
+
     monkeypatch.setattr(detection.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(detection.distributed, "get_world_size", lambda: 2)
-    monkeypatch.setattr(
-        detection.distributed,
-        "all_gather_object",
-        lambda gathered, pairs: gathered.__setitem__(slice(None), [pairs, others]),
-    )
+    monkeypatch.setattr(detection.distributed, "all_gather_object", gather)
     module.pairs = first
     module.on_validation_epoch_end()
     assert logged == alone
 
 
-def test_detect_prints_writes_and_draws_objects(
+def read_rows(folder: Path) -> list[Any]:
+    """The lines of detections.jsonl, one per image."""
+    lines = (folder / "detections.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_detect_writes_objects_in_pixels_of_the_image(
     expert: tuple[Path, Path], tmp_path: Path, capsys: Any
 ) -> None:
     checkpoint, source = expert
     broken = tmp_path / "in" / "broken.png"
+    larger = tmp_path / "in" / "known.png"  # with the same name as the first image
     broken.parent.mkdir()
     broken.write_bytes(b"no image")
-    Image.open(source).resize((48, 48)).save(
-        broken.parent / "known.png"
-    )  # another size with the same name
-    words = "--checkpoint", checkpoint, "--out", tmp_path / "out", "--attention"
-    assert command("detect", source, broken.parent, *words) == 0
-    out = capsys.readouterr().out
+    Image.open(source).resize((48, 48)).save(larger)
+    out = tmp_path / "out"
+    assert command("detect", source, broken.parent, "--checkpoint", checkpoint, "--out", out) == 0
+
     truth = draw_shapes(DATA.shapes, (8, 4))
-    name = LABELS[truth.label[0]]
-    assert (
-        f"{source}: " in out
-        and f" {name}" in out
-        and f"skipped {broken}: not a readable image" in out
-    )
-    rows = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "detections.jsonl").read_text().splitlines()
-    ]
-    assert [(row["image"], row["width"], row["height"]) for row in rows] == [
-        (str(source), 32, 32), (str(broken.parent / "known.png"), 48, 48)]  # fmt: skip
-    assert sorted(one["label"] for one in rows[0]["objects"]) == sorted(
-        LABELS[label] for label in truth.label.tolist()
-    )
-    detected = torch.tensor([one["box"] for one in rows[0]["objects"]])
-    assert iou(detected[:, None], truth.box[None]).amax(1).min() > 0.7
-    larger = torch.tensor([one["box"] for one in rows[1]["objects"]])
-    torch.testing.assert_close(
-        larger, detected * 1.5, atol=2.0, rtol=0.0
-    )  # in pixels of the larger image
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.png")) == [
-        "known-2.png",
-        "known.png",
-    ]
-    widths = {Image.open(path).size for path in (tmp_path / "out").glob("*.png")}
-    assert command("detect", source, "--checkpoint", checkpoint, "--out", tmp_path / "plain") == 0
-    assert Image.open(tmp_path / "plain" / "known.png").width < min(width for width, _ in widths)
+    names = [LABELS[label] for label in truth.label.tolist()]
+    printed = capsys.readouterr().out
+    assert f"{source}: " in printed
+    assert f" {names[0]}" in printed
+    assert f"skipped {broken}: not a readable image" in printed
+
+    first, second = read_rows(out)
+    assert (first["image"], first["width"], first["height"]) == (str(source), 32, 32)
+    assert (second["image"], second["width"], second["height"]) == (str(larger), 48, 48)
+    assert sorted(one["label"] for one in first["objects"]) == sorted(names)
+    box = torch.tensor([one["box"] for one in first["objects"]])
+    assert iou(box[:, None], truth.box[None]).amax(1).min() > 0.7
+    larger_box = torch.tensor([one["box"] for one in second["objects"]])
+    torch.testing.assert_close(larger_box, box * 1.5, atol=2.0, rtol=0.0)
+    assert sorted(path.name for path in out.glob("*.png")) == ["known-2.png", "known.png"]
+
+
+def test_pictures_with_attention_maps_are_wider(expert: tuple[Path, Path], tmp_path: Path) -> None:
+    checkpoint, source = expert
+    words = ("detect", source, "--checkpoint", checkpoint)
+    assert command(*words, "--out", tmp_path / "plain") == 0
+    assert command(*words, "--out", tmp_path / "maps", "--attention") == 0
+    plain = Image.open(tmp_path / "plain" / "known.png")
+    maps = Image.open(tmp_path / "maps" / "known.png")
+    assert plain.width < maps.width
 
 
 def test_detect_filters_by_score_and_can_join_layers(
     expert: tuple[Path, Path], tmp_path: Path
 ) -> None:
     checkpoint, source = expert
-    counts = {}
-    for words in (("--score", "1"), ("--score", "0"), ("--score", "0", "--nms"), ("--nms",)):
-        assert (
-            command(
-                "detect",
-                source,
-                "--checkpoint",
-                checkpoint,
-                "--out",
-                tmp_path / "out",
-                "--overwrite",
-                *words,
-            )
-            == 0
-        )
-        counts[words] = len(
-            json.loads((tmp_path / "out" / "detections.jsonl").read_text())["objects"]
-        )
-    truth = len(draw_shapes(DATA.shapes, (8, 4)).label)
-    assert (
-        counts["--score", "1"] == 0
-        and counts["--score", "0"] == MODEL.queries
-        and counts[("--nms",)] == truth
-    )
-    assert counts["--score", "0", "--nms"] <= 2 * MODEL.queries
+
+    def count_objects(*options: str) -> int:
+        out = ("--out", tmp_path / "out", "--overwrite")
+        assert command("detect", source, "--checkpoint", checkpoint, *out, *options) == 0
+        (row,) = read_rows(tmp_path / "out")
+        return len(row["objects"])
+
+    true_objects = len(draw_shapes(DATA.shapes, (8, 4)).label)
+    assert count_objects("--score", "1") == 0
+    assert count_objects("--score", "0") == MODEL.queries
+    assert count_objects("--nms") == true_objects
+    assert count_objects("--score", "0", "--nms") <= 2 * MODEL.queries
 
 
 def test_a_split_is_scored_as_in_validation(run: Path, tmp_path: Path, capsys: Any) -> None:
-    assert (
-        command(
-            "detect", "--checkpoint", run / "last.ckpt", "--split", "val", "--out", tmp_path / "out"
-        )
-        == 0
-    )
-    out = capsys.readouterr().out
-    assert "shapes: val: 6 images" in out and "AP50 " in out
-    result = json.loads((tmp_path / "out" / "average_precision.json").read_text())
+    known = ("--checkpoint", run / "last.ckpt")
+    assert command("detect", *known, "--split", "val", "--out", tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "shapes: val: 6 images" in printed
+    assert "AP50 " in printed
+    result = json.loads((tmp_path / "average_precision.json").read_text())
     logged = pd.read_csv(run / "csv" / "metrics.csv")["val/AP50"].dropna()
     assert result["AP50"] == pytest.approx(logged.iloc[-1], abs=1e-6)
-    assert len((tmp_path / "out" / "detections.jsonl").read_text().splitlines()) == 6
-    assert len(list((tmp_path / "out").glob("val_*.png"))) == 6
+    assert len(read_rows(tmp_path)) == 6
+    assert len(list(tmp_path.glob("val_*.png"))) == 6
 
 
 def test_a_voc_folder_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:
@@ -286,14 +275,14 @@ def test_a_voc_folder_is_scored(expert: tuple[Path, Path], tmp_path: Path, capsy
     (tmp_path / "JPEGImages" / "known.png").write_bytes(source.read_bytes())
     (tmp_path / "ImageSets/Main/test.txt").write_text("known\n")
     truth = draw_shapes(DATA.shapes, (8, 4))
-    objects = [
-        (LABELS[label], *box)
-        for box, label in zip(truth.box.tolist(), truth.label.tolist(), strict=True)
-    ]
+    objects = []
+    for label, box in zip(truth.label.tolist(), truth.box.tolist(), strict=True):
+        objects.append((LABELS[label], *box))
     (tmp_path / "Annotations" / "known.xml").write_text(voc_annotation(*objects))
     assert command("detect", tmp_path, "--checkpoint", checkpoint, "--split", "test") == 0
     out = capsys.readouterr().out
-    assert f"{tmp_path}: test: 1 images, {len(truth.label)} objects" in out and "AP50 1.000" in out
+    assert f"{tmp_path}: test: 1 images, {len(objects)} objects" in out
+    assert "AP50 1.000" in out
 
 
 def test_mistakes_of_the_user_are_one_line_errors(
@@ -322,11 +311,16 @@ def test_attention_maps_belong_to_the_queries_of_the_objects(expert: tuple[Path,
         before = model(batch.pixels)
     (detected,) = postprocess(before, batch.original, score=0.5)
     decoder, encoder = attention_maps(model, batch.pixels, batch.original, detected)
-    assert decoder.shape == encoder.shape == (len(detected.label), 4, 4)
-    torch.testing.assert_close(decoder.sum((1, 2)), torch.ones(len(detected.label)))
+    count = len(detected.label)
+    assert decoder.shape == (count, 4, 4)
+    assert encoder.shape == (count, 4, 4)
+    torch.testing.assert_close(decoder.sum((1, 2)), torch.ones(count))
+
     with recorded_weights(model) as record:
-        model(batch.pixels)
+        after = model(batch.pixels)
     weights = record["encoder.layers.0.attention.sublayer"][0][0].mean(0)  # [L, L]
-    row, column = (detected.box[0].view(2, 2).mean(0).flip(0) / SIZE * 4).long().tolist()
+    x, y = detected.box[0].view(2, 2).mean(0).tolist()
+    row = int(y / SIZE * 4)
+    column = int(x / SIZE * 4)
     torch.testing.assert_close(encoder[0].flatten(), weights[4 * row + column])
-    assert torch.equal(model(batch.pixels).logit, before.logit)
+    assert torch.equal(after.logit, before.logit)

@@ -194,9 +194,9 @@ def test_the_head_is_kept_for_the_same_classes_and_zero_for_others(
         (
             {
                 "model": ViTConfig(16, 4, 1, 10, 2, BLOCK),
-                "data": ImageDataConfig(normalise="imagenet"),
+                "data": ImageDataConfig(normalize="imagenet"),
             },
-            "data.normalise",
+            "data.normalize",
         ),
         (
             {"model": ViTConfig(18, 4, 3, 4, 2, BLOCK)},

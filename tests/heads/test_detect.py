@@ -142,7 +142,7 @@ def test_a_learned_position_refuses_larger_images() -> None:
     data = replace(DATA, shapes=replace(DATA.shapes, width=3000))
     with pytest.raises(
         TrajformerError,
-        match=r"images of 3000 pixels, but model.position: learned has room for \d+",
+        match=r"images of 3000 pixels, but model.position: learned has positions for \d+",
     ):
         DetectionModule(replace(RECIPE, model=replace(MODEL, position="learned"), data=data))
 

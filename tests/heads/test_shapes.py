@@ -104,5 +104,5 @@ def test_generated_images_follow_the_config() -> None:
 def test_unusable_ranges_are_refused() -> None:
     with pytest.raises(ConfigError, match="objects: 3, 2: expected a positive number"):
         replace(SMALL, objects=(3, 2))
-    with pytest.raises(ConfigError, match=r"radius: 22\.0, expected shares of the image"):
+    with pytest.raises(ConfigError, match=r"radius: 22\.0, expected fractions of the image"):
         replace(SMALL, radius=(8.0, 22.0))

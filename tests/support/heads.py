@@ -158,6 +158,5 @@ def corpus(count: int = 400) -> list[str]:
     for index in range(count):
         subject = subjects[index % 4]
         verb = verbs[index % 3]
-        place = places[(index // 3) % 3]
-        texts.append(f"{subject} {verb} {place}.")
+        texts.append(f"{subject} {verb} {places[(index // 3) % 3]}.")
     return texts

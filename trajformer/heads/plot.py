@@ -100,14 +100,14 @@ def save_detections(
     grid = figure.add_gridspec(rows, columns + 1, width_ratios=[2.0, *[1.0] * columns])
     main = figure.add_subplot(grid[:, 0])
     if maps is not None:
-        decoder, encoder = (part.numpy() for part in maps)
+        decoder, encoder = maps
         for column in range(columns):
             ax = figure.add_subplot(grid[0, column + 1])
-            draw_attention_map(ax, image, decoder[column])
+            draw_attention_map(ax, image, decoder[column].numpy())
             _finish_map(ax, image, box[column], f"{text[column]}: decoder")
             ax = figure.add_subplot(grid[1, column + 1])
             x, y = box[column].reshape(2, 2).mean(0).tolist()
-            draw_attention_map(ax, image, encoder[column], query=(x, y))
+            draw_attention_map(ax, image, encoder[column].numpy(), query=(x, y))
             _finish_map(ax, image, box[column], "encoder, at its center")
 
     draw_image(main, image)

@@ -283,7 +283,10 @@ facebook_detr_dc5 = partial(facebook_detr, stride=16)
 
 
 def hf_detr(source: StateDictReader, options: Options) -> Converted:
-    """Convert a saved `DetrForObjectDetection` of Hugging Face, with timm's ResNet or its own."""
+    """Convert a saved `DetrForObjectDetection` of Hugging Face.
+
+    The ResNet is that of timm or of Hugging Face.
+    """
     prefix = "model.backbone.conv_encoder.model."
     resnet = _TORCHVISION if f"{prefix}conv1.weight" in source else _HF_RESNET
     return _convert_detr(source, options, _HF_DETR | resnet | {r"^backbone\.": prefix})

@@ -54,7 +54,7 @@ class ShapesConfig(
                 raise ConfigError(name, f"{low}, {high}: expected {expected}")
         largest = self.radius[1]
         if largest > MAX_RADIUS:
-            expected = f"expected shares of the image of at most {MAX_RADIUS}"
+            expected = f"expected fractions of the image of at most {MAX_RADIUS}"
             raise ConfigError("radius", f"{largest}, {expected}")
 
 

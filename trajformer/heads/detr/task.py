@@ -127,7 +127,7 @@ class DetectionModule(TaskModule):
         limit = MAX_GRID * self.model.backbone.stride
         side = data.longest if data.voc else max(data.shapes.height, data.shapes.width)
         if side > limit:
-            reason = f"model.position: learned has room for {limit}"
+            reason = f"model.position: learned has positions for {limit}"
             raise TrajformerError(f"data: images of {side} pixels, but {reason}")
 
     def _load_initial_weights(self) -> None:

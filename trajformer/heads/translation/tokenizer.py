@@ -45,7 +45,7 @@ def load_tokenizer(model: bytes) -> SentencePieceProcessor:
 def learn_tokenizer(sentences: Iterable[str], size: int) -> SentencePieceProcessor:
     """Learn a byte-pair encoding of at most `size` tokens (Sennrich et al. 2016); deterministic.
 
-    Raises TrajformerError: there is too little text.
+    Raises TrajformerError: the text is too short.
     """
     from sentencepiece import SentencePieceTrainer
 

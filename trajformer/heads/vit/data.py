@@ -26,7 +26,7 @@ class ImageDataConfig(Config, positive=("batch_size",)):
         dataset: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, or a folder.
         root: the folder, with images at `<split>/<class name>/*.png` (or .jpg and others); the
             splits are train, val, test.
-        normalise: "half" maps to -1..1, "imagenet" uses the mean and standard deviation of
+        normalize: "half" maps to -1..1, "imagenet" uses the mean and standard deviation of
             ImageNet.
         batch_size: maximum number of images per step and device.
         workers: number of loader processes.
@@ -34,7 +34,7 @@ class ImageDataConfig(Config, positive=("batch_size",)):
 
     dataset: Literal["digits", "folder"] = "digits"
     root: str = ""
-    normalise: Normalization = "half"
+    normalize: Normalization = "half"
     batch_size: int = 64
     workers: int = 0
     bucket: ClassVar[int] = 1  # all images have the same size, so batches are not grouped by size
@@ -71,7 +71,7 @@ class LabeledImages:
 def class_names(data: ImageDataConfig, split: str = "train") -> tuple[str, ...]:
     """Names of the classes: the digits, or the sorted subfolders of a split.
 
-    Raises TrajformerError: there are none.
+    Raises TrajformerError: the folder is missing or has no subfolder.
     """
     if data.dataset == "digits":
         return tuple("0123456789")

@@ -70,8 +70,8 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
         channels = self.model.channels
         if channels not in (1, 3):
             raise TrajformerError(f"model.channels: {channels}, expected 1 (gray) or 3 (color)")
-        if self.data.normalise == "imagenet" and channels != 3:
-            raise TrajformerError("data.normalise: imagenet needs model.channels 3")
+        if self.data.normalize == "imagenet" and channels != 3:
+            raise TrajformerError("data.normalize: imagenet needs model.channels 3")
         labels = self.labels or class_names(self.data)
         if len(labels) != self.model.classes:
             known = f"{len(labels)}: {', '.join(labels)[:200]}"
@@ -90,7 +90,7 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
 
     def prepare(self, image: Tensor) -> Tensor:
         """Resize and normalize images [..., C, H, W] in 0..1 for the model."""
-        return normalize(self.resize(image), self.data.normalise)
+        return normalize(self.resize(image), self.data.normalize)
 
     def load(self, split: str) -> LabeledImages:
         """The labeled images of a split: train, val or test.

@@ -25,17 +25,19 @@ def draw_attention_map(
     `weights` [rows, columns] >= 0 form a grid over the image: patches, or a feature map. A cross
     marks the position (x, y) of the query in pixels.
     """
-    gray = image if image.ndim == 2 else image @ np.array([0.299, 0.587, 0.114])
-    draw_image(ax, gray)
+    if image.ndim == 3:
+        image = image @ np.array([0.299, 0.587, 0.114])  # lightness of red, green and blue
+    draw_image(ax, image)
     overlay = np.empty((*weights.shape, 4))
     overlay[..., :3] = to_rgb(style.FOCAL)
-    overlay[..., 3] = _MAX_ALPHA * weights / max(float(np.max(weights, initial=0.0)), 1e-12)
+    largest = max(float(np.max(weights, initial=0.0)), 1e-12)
+    overlay[..., 3] = _MAX_ALPHA * weights / largest
     ax.imshow(overlay, extent=ax.images[0].get_extent(), interpolation="nearest", gid="attention")
     if query is not None:
-        for color, size in ((style.PAPER, 3.5), (style.TRUTH, 1.6)):
-            ax.plot(
-                *query, marker="x", markersize=8, markeredgewidth=size, color=color, gid="query"
-            )
+        # black on a white halo
+        for color, width in ((style.PAPER, 3.5), (style.TRUTH, 1.6)):
+            (cross,) = ax.plot(*query, marker="x", markersize=8, color=color)
+            cross.set(markeredgewidth=width, gid="query")
     return ax
 
 

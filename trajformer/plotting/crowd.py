@@ -107,11 +107,14 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     bottom, top = ax.get_ylim()
     smallest = _CELL_M * style.SCALE[scene.unit]
     cell = max(smallest, (right - left) / _MAX_CELLS, (top - bottom) / _MAX_CELLS)
-    x = np.arange(left + cell / 2, right, cell)
-    y = np.arange(bottom + cell / 2, top, cell)
-    density = _density(scene, forecasts, x, y)
     half = cell / 2
-    extent = (float(x[0] - half), float(x[-1] + half), float(y[0] - half), float(y[-1] + half))
+    # centers of the cells
+    x = np.arange(left + half, right, cell)
+    y = np.arange(bottom + half, top, cell)
+    density = _density(scene, forecasts, x, y)
+    x_extent = (float(x[0] - half), float(x[-1] + half))
+    y_extent = (float(y[0] - half), float(y[-1] + half))
+    extent = (*x_extent, *y_extent)
     largest = max(float(density.max()), 1e-9)
     norm = PowerNorm(_GAMMA, vmin=0.0, vmax=largest)
     image = ax.imshow(density, extent=extent, origin="lower", cmap=_SHADES, norm=norm)
@@ -131,12 +134,15 @@ def _density(
     weights = []
     for forecast in forecasts:
         points.append(forecast.position.reshape(-1, 2))
-        weights.append(np.repeat(forecast.probability / scene.num_future, scene.num_future))
+        # the mean over the steps
+        weight_of_step = forecast.probability / scene.num_future
+        weights.append(np.repeat(weight_of_step, scene.num_future))
     position = np.concatenate(points)
     weight = np.concatenate(weights)
-    across = _normal(x - position[:, 0, None], spread)
-    along = _normal(y - position[:, 1, None], spread)
-    return (along * weight[:, None]).T @ across
+    # the normal distribution of each point is the product of a column and a row
+    along_x = _normal(x - position[:, 0, None], spread)  # [points, columns]
+    along_y = _normal(y - position[:, 1, None], spread)  # [points, rows]
+    return (along_y * weight[:, None]).T @ along_x
 
 
 def _normal(distance: np.ndarray, spread: float) -> np.ndarray:

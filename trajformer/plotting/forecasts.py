@@ -78,7 +78,7 @@ def main_forecast(scene: Scene, forecasts: Sequence[AgentForecast]) -> AgentFore
 def track_errors(scene: Scene, forecasts: Iterable[AgentForecast]) -> list[tuple[float, float]]:
     """minADE and minFDE over all modes of each forecast, metres.
 
-    Agents that have no recorded last future step are left out.
+    Only agents with a recorded last future step have errors.
     """
     if scene.num_steps == scene.num_history:
         return []

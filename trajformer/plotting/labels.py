@@ -30,11 +30,11 @@ class Label(NamedTuple):
 def place_labels(
     ax: Axes, labels: Sequence[Label], lines: np.ndarray, ends: np.ndarray, color: str
 ) -> None:
-    """Write the labels on a white halo, most important first; gid "label".
+    """Write the labels on a white halo; gid "label".
 
-    A label without space inside the axes is left out. The current limits and size of `ax` decide
-    about free space. Labels avoid the points `lines` [N, 2] if possible, and never cover the points
-    `ends` [E, 2], both in data units.
+    The first labels are the most important ones. A label for which the axes have no free space is
+    not written. Free space depends on the current limits and size of `ax`. Labels avoid the points
+    `lines` [N, 2] if possible, and never cover the points `ends` [E, 2], both in data units.
     """
     ax.autoscale_view()  # matplotlib delays this until it draws, but the limits are needed now
     ax.apply_aspect()

@@ -60,8 +60,9 @@ def plot_scene(
     *,
     density: bool = False,
 ) -> Figure:
-    """Draw a scene, with or without map and future, into a new figure; `density` as `draw_scene`.
+    """Draw a scene, with or without map and future, into a new figure.
 
+    `density` is that of `draw_scene`.
     The forecasts are the content of a forecast file, or the output of a model for a `batch` that
     contains the scene. Raises TrajformerError: a forecast is for another scene, for an unknown
     agent or has another horizon. ValueError: the output of a model is given without its batch.
@@ -212,11 +213,14 @@ def choose_scenes(
     """Indices of scenes to draw, each once: `scene_ids`, then `worst` scenes, then `random` scenes.
 
     The worst scenes have the largest minFDE of the main forecast, which the title shows, or of any
-    agent if there is none, worst first; scenes without a recorded future are left out. The random
-    ones are other scenes with forecasts (any scenes if there are no forecasts); equal seeds give
-    equal choices. Without any selection, these are all scenes with forecasts (all scenes if there
-    are none). Forecasts for scenes that are not in the store are ignored. Raises StoreError: a
-    requested scene is missing. TrajformerError: a forecast does not fit its scene.
+    agent if there is no main forecast; the worst is the first. Scenes without a recorded future are
+    never among them. The random scenes are other scenes with forecasts, or any scenes if there are
+    no forecasts; equal seeds give equal choices. Without `scene_ids`, `worst` and `random`, the
+    result is all scenes with forecasts, or all scenes if there are no forecasts. Forecasts for
+    scenes that are not in the store are ignored.
+
+    Raises StoreError: a requested scene is missing. TrajformerError: a forecast does not fit its
+    scene.
     """
     chosen = store.find(scene_ids)
     ids = store.scene_ids()
@@ -235,7 +239,7 @@ def choose_scenes(
 
 
 def _worst_scenes(store: SceneStore, forecasts: ByScene, candidates: Sequence[int]) -> list[int]:
-    """The candidates with a recorded future by their largest shown minFDE, the worst first."""
+    """The candidates with a recorded future, sorted by the largest minFDE shown, worst first."""
     largest: dict[int, float] = {}
     for index in candidates:
         scene = store[index]

@@ -33,9 +33,9 @@ class Means(Metric):
     """
 
     full_state_update = False
-    total: Tensor
-    count: Tensor
-    given: Tensor
+    total: Tensor  # float64, sum of each metric
+    count: Tensor  # int64, number of entries
+    given: Tensor  # int64, 1 for metrics that were in a batch
 
     def __init__(
         self, metrics: Callable[[Forecast, SceneBatch], Metrics], count: str, names: Sequence[str]
@@ -61,7 +61,7 @@ class Means(Metric):
     def compute(self) -> dict[str, float]:
         """{count: number of entries, name: mean ...}, NaN if no entry counts.
 
-        A metric that was in no batch is left out, and the result is empty if all were.
+        It has only the metrics that were in a batch, and is empty without any.
         """
         if not self.given.any():
             return {}
@@ -85,12 +85,17 @@ METRICS |= load_plugins("trajformer.metrics")
 
 
 class AllMetrics(MetricCollection):
-    """All metrics as one; torchmetrics would rename all values if two metrics had a common name."""
+    """All metrics as one.
+
+    torchmetrics would add prefixes to all names if two metrics had a name in common, for example
+    the number of agents.
+    """
 
     def compute(self) -> dict[str, Any]:
-        """The values of all metrics; of counts with the same name the first.
+        """The values of all metrics by name.
 
-        Raises TrajformerError: two metrics have another name in common.
+        Counts ("num_...") may have the same name in several metrics; the first one is taken.
+        Raises TrajformerError: two metrics have any other name in common.
         """
         metrics: dict[str, Any] = {}
         for metric, part in self.items(keep_base=True):

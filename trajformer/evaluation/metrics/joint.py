@@ -29,9 +29,9 @@ PEDESTRIAN_COLLISION_M = 0.2
 
 
 def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
-    """Errors [B, K] of each world: ADE and FDE are means over the scene's actors.
+    """Errors [B, K] of each world: ADE and FDE are means over the actors of the scene.
 
-    They are zero in a scene without any. The arguments are the ones of `agent_errors`.
+    They are zero in a scene without actors. The arguments are those of `agent_errors`.
     `separate_minima` of the k most probable worlds are JADE and JFDE of Weng et al. 2023, "Joint
     Metrics Matter", section 3.
     """
@@ -49,10 +49,10 @@ def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
 
 
 def multi_world(forecast: Forecast, target: Tensor, valid: Tensor, k: int = 6) -> Metrics:
-    """Argoverse 2's multi-world metrics, at one world: the one of the lowest mean FDE.
+    """Argoverse 2's multi-world metrics, of one world: the one with the smallest mean FDE.
 
-    It is chosen among the k most probable worlds, all if K < k. The arguments are the ones of
-    `agent_errors`.
+    It is chosen among the k most probable worlds, among all worlds if K < k. The arguments are
+    those of `agent_errors`.
 
     Returns:
         {name: float [B]}: avgMinFDE and avgMinADE in metres, means over actors; actorMR and

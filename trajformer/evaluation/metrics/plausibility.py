@@ -23,9 +23,12 @@ OFF_LANE_M = 3.0  # between half of a lane and a whole one
 QUANTILE = 0.99
 _RECORDED = "recorded_"  # prefix of the metrics of the recordings
 NAMES = [
-    prefix + name
-    for name in ("p99_acceleration", "p99_yaw_rate", "off_lane")
-    for prefix in ("", _RECORDED)
+    "p99_acceleration",
+    "recorded_p99_acceleration",
+    "p99_yaw_rate",
+    "recorded_p99_yaw_rate",
+    "off_lane",
+    "recorded_off_lane",
 ]
 
 
@@ -33,9 +36,11 @@ def smooth(path: Tensor, period_s: float) -> Tensor:
     """Smoothed positions of paths [..., F, 2], F >= 4, with `period_s` seconds between steps."""
     steps = path.shape[-2]
     identity = torch.eye(steps, dtype=torch.float64, device=path.device)
-    third = identity.diff(n=3, dim=0)
-    weight = (2 * math.sin(math.pi * min(period_s / CUT_OFF_S, 0.5))) ** -6
-    system = identity + weight * third.T @ third
+    third_difference = identity.diff(n=3, dim=0)
+    # this weight halves motions with the period `CUT_OFF_S`
+    cycles_per_step = min(period_s / CUT_OFF_S, 0.5)
+    weight = (2 * math.sin(math.pi * cycles_per_step)) ** -6
+    system = identity + weight * third_difference.T @ third_difference
     return torch.linalg.inv(system) @ path.double()
 
 
@@ -122,8 +127,10 @@ class Plausibility(Metric):
         metrics = {}
         for name in NAMES:
             state = getattr(self, name)
+            if not len(state):
+                continue
             # torchmetrics joins the list in a distributed run
-            values = torch.cat(state) if isinstance(state, list) and state else state
+            values = torch.cat(state) if isinstance(state, list) else state
             if not len(values):
                 continue
             if name.endswith("off_lane"):

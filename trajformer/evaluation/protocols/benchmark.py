@@ -54,7 +54,7 @@ def score(benchmark: Benchmark, results: Iterable[tuple[SceneBatch, Forecast]]) 
     if count != benchmark.num_targets:
         counts = f"{count} targets, expected {benchmark.num_targets}"
         reason = "another version of the files or a model that leaves out targets"
-        problem = f"{counts}: {reason}; the figures are not comparable"
+        problem = f"{counts}: {reason}; the metrics are not comparable"
         raise TrajformerError(f"split '{benchmark.split}': {problem}")
     check_finite(metrics)
     return metrics
@@ -73,11 +73,11 @@ def as_text(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
     cells = [row[1].split() for row in rows]
     labels = [row[0] for row in rows]
-    lines = pd.DataFrame(cells, labels, list(columns)).to_string().splitlines()
-    sources = ["", *(row[2] for row in rows)]
-    return "\n".join(
-        f"{line}  {source}".rstrip() for line, source in zip(lines, sources, strict=True)
-    )
+    header, *lines = pd.DataFrame(cells, labels, list(columns)).to_string().splitlines()
+    text = [header.rstrip()]
+    for line, (_, _, source) in zip(lines, rows, strict=True):
+        text.append(f"{line}  {source}".rstrip())
+    return "\n".join(text)
 
 
 def published_table(benchmark: Benchmark, models: Mapping[str, Mapping[str, float]]) -> str:
@@ -88,8 +88,9 @@ def published_table(benchmark: Benchmark, models: Mapping[str, Mapping[str, floa
     differences = []
     for label, metrics in models.items():
         values = [metrics[name] for name in columns]
-        rows.append((label, " ".join(f"{value:.3f}" for value in values), ""))
-        cells = [_difference(v, cell) for v, cell in zip(values, reference, strict=True)]
+        cells = [f"{value:.3f}" for value in values]
+        rows.append((label, " ".join(cells), ""))
+        cells = [_difference(value, cell) for value, cell in zip(values, reference, strict=True)]
         differences.append((label, " ".join(cells), ""))
     parts = [
         benchmark.title,
@@ -105,9 +106,13 @@ def published_table(benchmark: Benchmark, models: Mapping[str, Mapping[str, floa
 
 
 def _reference_cells(benchmark: Benchmark) -> list[str]:
-    [cells] = [cells for name, cells, _ in benchmark.published if name == benchmark.reference]
-    return cells.split()
+    for label, cells, _ in benchmark.published:
+        if label == benchmark.reference:
+            return cells.split()
+    raise ValueError(f"{benchmark.reference}: no published row")
 
 
 def _difference(value: float, cell: str) -> str:
-    return "-" if cell == "-" else f"{value - float(cell):+.3f}"
+    if cell == "-":
+        return "-"
+    return f"{value - float(cell):+.3f}"

@@ -106,7 +106,7 @@ class TestSet:
         counts = (len(self.windows), trajectories)
         if counts != COUNTS[self.name]:
             actual, expected = _as_words(counts), _as_words(COUNTS[self.name])
-            reason = "another version of the recordings, its figures are not comparable"
+            reason = "another version of the recordings, its metrics are not comparable"
             raise TrajformerError(f"{where}: {actual} to score, expected {expected}: {reason}")
         return self
 
@@ -173,7 +173,10 @@ def outcomes(
 
 
 def _check_training_split(predictor: Predictor, test_set: TestSet) -> None:
-    """The training part of another set contains the recording of this one."""
+    """Raise TrajformerError: the model was trained on the test scene.
+
+    The training part of each scene consists of the recordings of the other four.
+    """
     split = predictor.trained_on.split or ""
     name, _, part = split.rpartition("_")
     if part == "train" and name in COUNTS and name != test_set.name:
@@ -279,20 +282,23 @@ def _write_samples(folder: Path, test_set: TestSet, outcome: Outcome) -> Outcome
         first = int(scene.scene_id.rsplit("-", 1)[1])
         now = first + step * (NUM_HISTORY - 1)
         frames = [now + step * future for future in range(1, NUM_FUTURE + 1)]
-        lines = [f"{frame} {int(float(agent))}" for agent in agents for frame in frames]
         name = f"{scene.city}/frame_{now:06d}"
         rows = [scene.agent_id.index(agent) for agent in agents]
         future = scene.position[rows, NUM_HISTORY:].astype(np.float64) + scene.origin
-        _write_tracks(folder / f"gt/{name}.txt", lines, future)
+        _write_tracks(folder / f"gt/{name}.txt", agents, frames, future)
         for k, mode in enumerate(position[b, targets].swapaxes(0, 1)):
-            _write_tracks(folder / f"samples/{name}/sample_{k:03d}.txt", lines, mode)
+            _write_tracks(folder / f"samples/{name}/sample_{k:03d}.txt", agents, frames, mode)
     return outcome
 
 
-def _write_tracks(path: Path, heads: Sequence[str], tracks: np.ndarray) -> None:
-    """Write tracks [n, F, 2], a line per position that starts with "frame pedestrian"."""
+def _write_tracks(
+    path: Path, agents: Sequence[str], frames: Sequence[int], tracks: np.ndarray
+) -> None:
+    """Write tracks [n, F, 2] of agents, a line per position: frame, pedestrian, x and y."""
     lines = []
-    for head, (x, y) in zip(heads, tracks.reshape(-1, 2).tolist(), strict=True):
-        lines.append(f"{head} {x:.4f} {y:.4f}\n")
+    for agent, track in zip(agents, tracks.tolist(), strict=True):
+        pedestrian = int(float(agent))
+        for frame, (x, y) in zip(frames, track, strict=True):
+            lines.append(f"{frame} {pedestrian} {x:.4f} {y:.4f}\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines), encoding="ascii")

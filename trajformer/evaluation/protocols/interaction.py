@@ -9,16 +9,16 @@ results differ in this choice:
 - HPNet (Tang et al. 2024): cars with all 40 steps.
 - FJMP: cars present in the last observed and in the last step. Errors count at recorded steps.
 
-Validation cases name no ego vehicle. So none is left out, and the ego collision rate is the mean
-over all cars, each taken as the ego vehicle. World k of a marginal forecast consists of the k-th
-most probable mode of each car.
+Validation cases do not name the ego vehicle. Therefore all cars are scored, and the ego collision
+rate is the mean over all cars, with each car in turn as the ego vehicle. World k of a marginal
+forecast consists of the k-th most probable mode of each car.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +50,8 @@ METRICS = (
     "ADE_1",
     "FDE_1",
 )
+# an end point misses beyond this distance sideways, or beyond a distance lengthways that grows from
+# 1 m for slow cars to 2 m for fast cars
 LATERAL_M = 1.0
 SLOW_M_S = 1.4
 FAST_M_S = 11.0
@@ -105,22 +107,20 @@ def outcomes(
 
     Raises TrajformerError: the model predicts another number of steps, or leaves out a car.
     """
-    tracks = track_forecasts(predictor, cases, batch_size=batch_size, progress=progress)
-    by_scene = {name: list(group) for name, group in groupby(tracks, lambda track: track.scene_id)}
+    position: dict[str, dict[str, np.ndarray]] = defaultdict(dict)  # [K, F, 2], by scene and track
+    for track in track_forecasts(predictor, cases, batch_size=batch_size, progress=progress):
+        position[track.scene_id][track.track_id] = check_forecast(track).position[:K]
     now = NUM_HISTORY - 1
     for scene in cases.cases:
-        position = {}
-        for track in by_scene[scene.scene_id]:
-            position[track.track_id] = check_forecast(track).position[:K]
-        row = target_rows(scene, "FJMP")  # includes the other set
-        worlds = []
+        row = target_rows(scene, "FJMP")  # includes the cars of the other set
+        of_cars = []
         for index in row:
             track_id = scene.agent_id[index]
-            if track_id not in position:
+            if track_id not in position[scene.scene_id]:
                 problem = f"the model does not predict track {track_id!r}"
                 raise TrajformerError(f"{cases.root}: scene {scene.scene_id}: {problem}")
-            worlds.append(position[track_id] - scene.origin)
-        modes = np.stack(worlds) if worlds else np.zeros((0, 1, NUM_FUTURE, 2))
+            of_cars.append(position[scene.scene_id][track_id] - scene.origin)
+        modes = np.stack(of_cars) if of_cars else np.zeros((0, 1, NUM_FUTURE, 2))
         if modes.shape[2] != NUM_FUTURE:
             problem = f"predicts {modes.shape[2]} steps, the protocol has {NUM_FUTURE}"
             raise TrajformerError(f"{cases.root}: the model {problem}")
@@ -140,21 +140,24 @@ def path_headings(path: np.ndarray, position: np.ndarray, heading: np.ndarray) -
     points = np.concatenate([before, path, path[..., -1:, :]], -2)
     chord = points[..., 2:, :] - points[..., :-2, :]
     angle = np.arctan2(chord[..., 1], chord[..., 0])
-    # index of the latest step that moves; 0 is the heading before the path
+    # each step has the angle of the latest step that moves, at first the heading before the path
+    first = np.broadcast_to(heading[..., None], (*angle.shape[:-1], 1))
+    candidates = np.concatenate([first, angle], -1)  # [..., 1 + F]
     moves = np.hypot(chord[..., 0], chord[..., 1]) >= TURNING_M
     step = np.arange(1, angle.shape[-1] + 1)
     latest = np.maximum.accumulate(np.where(moves, step, 0), -1)
-    first = np.broadcast_to(heading[..., None], (*angle.shape[:-1], 1))
-    return np.take_along_axis(np.concatenate([first, angle], -1), latest, -1)
+    return np.take_along_axis(candidates, latest, -1)
 
 
 def missed(error: np.ndarray, heading: np.ndarray, speed: np.ndarray) -> np.ndarray:
-    """Whether forecasts miss, bool [S, K]: an end point off by over 1 m sideways.
+    """Misses bool [S, K]: the end point is over 1 m off sideways, or over 1 to 2 m lengthways.
 
-    Or by over 1 to 2 m lengthways. `error` is float64 [S, K, 2] in metres, `heading` [S] in radians
-    and `speed` [S] in m/s are recorded, in the last step.
+    `error` is float64 [S, K, 2] in metres: predicted minus recorded end points. `heading` [S] in
+    radians and `speed` [S] in m/s are recorded in the last step.
     """
-    lengthways, sideways = np.moveaxis(np.abs(rotate(error, -heading[:, None])), -1, 0)
+    in_car_frame = np.abs(rotate(error, -heading[:, None]))
+    lengthways = in_car_frame[..., 0]
+    sideways = in_car_frame[..., 1]
     limit = 1.0 + np.clip((speed - SLOW_M_S) / (FAST_M_S - SLOW_M_S), 0.0, 1.0)
     return (lengthways > limit[:, None]) | (sideways > LATERAL_M)
 
@@ -193,16 +196,17 @@ def _circles(paths: Paths, car: np.ndarray, mode: np.ndarray, step: np.ndarray) 
     mode = np.minimum(mode, paths.position.shape[1] - 1)
     length, width = paths.size[car].T
     layout = _CIRCLES[np.digitize(length, (4.0, 8.0))]
-    offset = layout * ((length - width) / 2)[:, None]
+    offset = layout * ((length - width) / 2)[:, None]  # [n, 5]
     heading = paths.heading[car, mode, step]
     direction = np.stack([np.cos(heading), np.sin(heading)], -1)
-    return paths.position[car, mode, step][:, None] + offset[..., None] * direction[:, None]
+    center = paths.position[car, mode, step]
+    return center[:, None] + offset[..., None] * direction[:, None]
 
 
 def case_metrics(outcome: Outcome) -> CaseMetrics:
-    """The `METRICS` of a case by target set, and the number of its cars.
+    """The `METRICS` and the number of cars of a case, by target set.
 
-    Sets without a car are left out.
+    A target set without cars has no entry.
     """
     scene = outcome.scene
     row = outcome.row
@@ -215,18 +219,18 @@ def case_metrics(outcome: Outcome) -> CaseMetrics:
     last_velocity = scene.velocity[row, -1]
     last_speed = np.hypot(last_velocity[:, 0], last_velocity[:, 1])
     miss = missed(gap[:, :, -1], last_heading, last_speed)
-    crossing, blocked = _collisions(outcome, truth, valid)
+    between_forecasts, with_ego = _collisions(outcome, truth, valid)
     metrics = {}
     for name in TARGET_SETS:
         members = np.flatnonzero(np.isin(row, target_rows(scene, name)))
         if len(members):
-            both = np.ix_(members, members)
+            both = np.ix_(members, members)  # pairs of cars in this set
             metrics[name] = _metrics(
                 error[members],
                 valid[members],
                 miss[members],
-                np.any(crossing[both], (0, 1)),
-                np.any(blocked[both], 1),
+                np.any(between_forecasts[both], (0, 1)),
+                np.any(with_ego[both], 1),
             )
     return metrics
 
@@ -234,27 +238,34 @@ def case_metrics(outcome: Outcome) -> CaseMetrics:
 def _collisions(
     outcome: Outcome, truth: np.ndarray, valid: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Collisions bool [S, S, K] of forecasts with each other, and of recorded egos with them.
+    """Collisions of two forecasts, and of a recorded path with a forecast, both bool [S, S, K].
 
-    The first has each pair of cars once. The second is indexed by ego, other car and mode. `truth`
-    [S, F, 2] is the recorded future, `valid` bool [S, F].
+    The first has each pair of cars once. The first axis of the second is the car with the recorded
+    path, the ego vehicle. `truth` [S, F, 2] is the recorded future, `valid` bool [S, F].
     """
     cars = len(outcome.row)
+    modes = outcome.paths.position.shape[1]
+    pairs = np.argwhere(~np.eye(cars, dtype=bool)).T.reshape(2, -1)  # all ordered pairs
+
+    unordered = pairs[:, pairs[0] < pairs[1]]
+    between_forecasts = np.zeros((cars, cars, modes), bool)
+    touch = cars_touch(outcome.paths, outcome.paths, unordered)
+    between_forecasts[unordered[0], unordered[1]] = touch
+
     heading = outcome.scene.heading[outcome.row, NUM_HISTORY:].astype(np.float64)
     recorded = np.where(valid[..., None], truth, np.nan)
     true_paths = Paths(recorded[:, None], heading[:, None], outcome.paths.size)
-    pairs = np.argwhere(~np.eye(cars, dtype=bool)).T.reshape(2, -1)
-    once = pairs[:, pairs[0] < pairs[1]]
-    modes = outcome.paths.position.shape[1]
-    crossing = np.zeros((cars, cars, modes), bool)
-    crossing[once[0], once[1]] = cars_touch(outcome.paths, outcome.paths, once)
-    blocked = np.zeros((cars, cars, modes), bool)
-    blocked[pairs[0], pairs[1]] = cars_touch(true_paths, outcome.paths, pairs)
-    return crossing, blocked
+    with_ego = np.zeros((cars, cars, modes), bool)
+    with_ego[pairs[0], pairs[1]] = cars_touch(true_paths, outcome.paths, pairs)
+    return between_forecasts, with_ego
 
 
 def _metrics(
-    error: np.ndarray, valid: np.ndarray, miss: np.ndarray, collides: np.ndarray, blocks: np.ndarray
+    error: np.ndarray,
+    valid: np.ndarray,
+    miss: np.ndarray,
+    collides: np.ndarray,
+    ego_collides: np.ndarray,
 ) -> dict[str, float]:
     """Metrics of S cars.
 
@@ -263,22 +274,22 @@ def _metrics(
         valid: bool [S, F].
         miss: bool [S, K].
         collides: bool [K], worlds with a collision.
-        blocks: bool [S, K], collisions with each car as the ego vehicle.
+        ego_collides: bool [S, K], worlds with a collision of each car as the ego vehicle.
     """
     ade = error.sum(-1) / valid.sum(-1)[:, None]  # [S, K]
     fde = error[..., -1]
     world_ade = error.sum((0, 2)) / valid.sum()  # [K]
     world_fde = fde.mean(0)
     world_miss = miss.mean(0)
-    consistent = np.where(collides, 1.0, world_miss)
+    consistent_miss = np.where(collides, 1.0, world_miss)  # worlds with a collision are misses
     values = {
         "minJointADE": world_ade.min(),
         "minJointFDE": world_fde.min(),
         "minJointMR": world_miss.min(),
-        "consistent_minJointMR": consistent.min(),
+        "consistent_minJointMR": consistent_miss.min(),
         "cross_collision_rate": collides.mean(),
         "best_world_collision_rate": collides[world_fde.argmin()],
-        "ego_collision_rate": blocks.all(1).mean(),
+        "ego_collision_rate": ego_collides.all(1).mean(),
         "minADE": ade.min(1).mean(),
         "minFDE": fde.min(1).mean(),
         "MR": miss.all(1).mean(),

@@ -57,31 +57,30 @@ def table(raw: Path) -> Reader:
     tables.write(raw / "val" / "packed.parquet", tables.two_tracks())
     tables.write_lanes(raw / "val" / "lanes.json", {"points": [[0.0, 0.0], [300.0, 0.0]]})
     area = {"kind": "drivable_area", "points": [[0.0, -9.0], [9.0, -9.0], [9.0, 9.0]]}
-    tables.write_lanes(
-        raw / "val" / "packed.lanes.geojson",
-        area,
-        {"points": [[0.0, 0.0], [9.0, 0.0]]},
-        geojson=True,
-    )
+    lane = {"points": [[0.0, 0.0], [9.0, 0.0]]}
+    tables.write_lanes(raw / "val" / "packed.lanes.geojson", area, lane, geojson=True)
     return READERS["table"](num_history=5, num_future=5)
 
 
 def sdd(raw: Path) -> Reader:
     """The same tracks as a scene of the parquet file, and as a text file."""
-    rows = [
-        (step, agent, 9.5 * step + 40 * agent, 100.0 - 3 * agent)
-        for agent in range(2)
-        for step in range(20)
-    ]
-    step, agent, x, y = (list(column) for column in zip(*rows, strict=True))
+    rows = []
+    for agent in range(2):
+        for step in range(20):
+            rows.append((agent, step, 9.5 * step + 40 * agent, 100.0 - 3 * agent))
     (raw / "train").mkdir(parents=True)
-    numbers = {"scene": [7] * len(rows), "agent": agent, "step": step, "x": x, "y": y}
-    pq.write_table(
-        pa.table({"split": pa.array(["train"] * len(rows)).dictionary_encode(), **numbers}),
-        raw / "sdd.parquet",
-    )
-    text = "".join(f"{12 * step} {agent} {x} {y}\n" for step, agent, x, y in rows)
-    (raw / "train" / "gates_0.txt").write_text(text)
+    agents, steps, x, y = zip(*rows, strict=True)
+    columns = {
+        "split": pa.array(["train"] * len(rows)).dictionary_encode(),
+        "scene": [7] * len(rows),
+        "agent": list(agents),
+        "step": list(steps),
+        "x": list(x),
+        "y": list(y),
+    }
+    pq.write_table(pa.table(columns), raw / "sdd.parquet")
+    lines = [f"{12 * step} {agent} {x} {y}\n" for agent, step, x, y in rows]
+    (raw / "train" / "gates_0.txt").write_text("".join(lines))
     return READERS["sdd"]()
 
 
@@ -92,13 +91,10 @@ def nuscenes_prediction(raw: Path) -> Reader:
     (raw / "map_0.1").mkdir()
     rows = []
     for frame in range(17):
-        car, bus = (
-            (700 + 4.5 * frame, 1500.0, 0.0, frame in (3, 4)),
-            (760.0, 1504.0 - frame, -np.pi / 2, False),
-        )
-        for agent, kind, (x, y, yaw, target) in ((1, "Car", car), (2, "Bus", bus)):
-            words = [frame, agent, kind, *[-1] * 7, 1.9, 1.6, 4.5, x, 0.9, y, yaw, float(target)]
-            rows.append(" ".join(map(str, words)))
+        x = 700 + 4.5 * frame
+        y = 1504.0 - frame
+        rows.append(_nuscenes_row(frame, 1, "Car", (x, 1500.0, 0.0), frame in (3, 4)))
+        rows.append(_nuscenes_row(frame, 2, "Bus", (760.0, y, -np.pi / 2), False))
     labels.write_text("\n".join(rows) + "\n")
     raster = np.zeros((600, 450, 3), np.uint8)  # 200 m along x, 150 m along y, from (620, 1420)
     raster[:, 210:270, 2] = 255  # y from 1490 to 1510
@@ -106,6 +102,16 @@ def nuscenes_prediction(raw: Path) -> Reader:
     Image.fromarray(raster).save(raw / "map_0.1" / "scene-0001.png")
     (raw / "map_0.1" / "meta_scene-0001.txt").write_text("620.00\n1420.00\n3.00\n")
     return READERS["nuscenes_prediction"]()
+
+
+def _nuscenes_row(
+    frame: int, agent: int, kind: str, pose: tuple[float, float, float], is_target: bool
+) -> str:
+    """A row of a label file: a box of 1.9 m x 1.6 m x 4.5 m at a pose (x, y, yaw)."""
+    x, y, yaw = pose
+    unused = [-1] * 7
+    words = [frame, agent, kind, *unused, 1.9, 1.6, 4.5, x, 0.9, y, yaw, float(is_target)]
+    return " ".join(map(str, words))
 
 
 _ALL = (

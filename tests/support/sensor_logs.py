@@ -30,52 +30,59 @@ def ego_path(steps: int) -> np.ndarray:
 
 
 def small_tracks(steps: int = 130) -> list[Track]:
-    """A car, a slower bus near the ego vehicle, a pedestrian, a parked car, a cone, a late bicycle, an object of one step."""
-    return [
-        Track("car", "REGULAR_VEHICLE", straight(steps, (-30.0, 10.0), (10.0, 0.0))),
-        Track("bus", "BUS", straight(steps, (5.0, 0.0), (4.0, 0.0))),
-        Track(
-            "walker", "PEDESTRIAN", straight(steps, (40.0, 20.0), (0.0, -1.4)), heading=-np.pi / 2
-        ),
-        Track("parked", "REGULAR_VEHICLE", straight(steps, (12.0, -9.0), (0.0, 0.0)), heading=3.0),
-        Track("cone", "CONSTRUCTION_CONE", straight(steps, (14.0, -9.0), (0.0, 0.0))),
-        Track(
-            "late",
-            "BICYCLIST",
-            straight(steps - 60, (20.0, 5.0), (-6.0, 0.0)),
-            start=60,
-            heading=np.pi,
-        ),
-        Track("glimpse", "DOG", straight(1, (9.0, 9.0), (0.0, 0.0)), start=30),
-    ]
+    """Objects near the ego vehicle: a car, a slower bus, a pedestrian, a parked car and a cone.
+
+    A bicycle appears late, and one object is seen in one step.
+    """
+    tracks: list[Track] = []
+
+    def add(name: str, kind: str, positions: np.ndarray, **more: Any) -> None:
+        tracks.append(Track(name, kind, positions, **more))
+
+    add("car", "REGULAR_VEHICLE", straight(steps, (-30.0, 10.0), (10.0, 0.0)))
+    add("bus", "BUS", straight(steps, (5.0, 0.0), (4.0, 0.0)))
+    add("walker", "PEDESTRIAN", straight(steps, (40.0, 20.0), (0.0, -1.4)), heading=-np.pi / 2)
+    add("parked", "REGULAR_VEHICLE", straight(steps, (12.0, -9.0), (0.0, 0.0)), heading=3.0)
+    add("cone", "CONSTRUCTION_CONE", straight(steps, (14.0, -9.0), (0.0, 0.0)))
+    late = straight(steps - 60, (20.0, 5.0), (-6.0, 0.0))
+    add("late", "BICYCLIST", late, start=60, heading=np.pi)
+    add("glimpse", "DOG", straight(1, (9.0, 9.0), (0.0, 0.0)), start=30)
+    return tracks
 
 
 def stamps(step: np.ndarray) -> np.ndarray:
     """Timestamps int64 [n] of steps, up to 4 ms off the grid."""
-    return T0 + 100_000_000 * step + np.where(step % 3 == 1, 4_000_000, -3_000_000) * (step > 0)
+    jitter = np.where(step % 3 == 1, 4_000_000, -3_000_000)
+    jitter[step == 0] = 0
+    return T0 + 100_000_000 * step + jitter
 
 
 def annotations(tracks: list[Track]) -> Columns:
     """Rows of the annotations file: cuboids in the frame of the ego vehicle."""
-    parts = []
-    for track in tracks:
-        step = track.start + np.arange(len(track.positions))
-        away = track.positions - ego_path(int(step[-1]) + 1)[step]
-        cos, sin, half = np.cos(EGO_YAW), np.sin(EGO_YAW), (track.heading - EGO_YAW) / 2
-        part = {"timestamp_ns": stamps(step), "tx_m": cos * away[:, 0] + sin * away[:, 1]}
-        part |= {
-            "ty_m": cos * away[:, 1] - sin * away[:, 0],
-            "qw": np.full(len(step), np.cos(half)),
-        }
-        part |= {name: np.zeros(len(step)) for name in ("qx", "qy", "tz_m")} | {
-            "qz": np.full(len(step), np.sin(half))
-        }
-        part |= {
-            "track_uuid": np.full(len(step), track.name),
-            "category": np.full(len(step), track.kind),
-        }
-        parts.append(part)
+    parts = [_cuboids(track) for track in tracks]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _cuboids(track: Track) -> Columns:
+    count = len(track.positions)
+    step = track.start + np.arange(count)
+    ego_position = ego_path(int(step[-1]) + 1)[step]
+    x, y = (track.positions - ego_position).T
+    cos = np.cos(EGO_YAW)
+    sin = np.sin(EGO_YAW)
+    half_angle = (track.heading - EGO_YAW) / 2
+    return {
+        "timestamp_ns": stamps(step),
+        "tx_m": cos * x + sin * y,
+        "ty_m": cos * y - sin * x,
+        "qw": np.full(count, np.cos(half_angle)),
+        "qx": np.zeros(count),
+        "qy": np.zeros(count),
+        "tz_m": np.zeros(count),
+        "qz": np.full(count, np.sin(half_angle)),
+        "track_uuid": np.full(count, track.name),
+        "category": np.full(count, track.kind),
+    }
 
 
 def poses(steps: int = 130) -> Columns:
@@ -83,14 +90,17 @@ def poses(steps: int = 130) -> Columns:
     step = np.arange(steps)
     time = np.stack([stamps(step), stamps(step) + 50_000_000], 1).ravel()
     x, y = ego_path(steps).repeat(2, 0).T
-    zero = np.zeros(len(time))
-    rotation = {
-        "qw": zero + np.cos(EGO_YAW / 2),
-        "qx": zero,
-        "qy": zero,
-        "qz": zero + np.sin(EGO_YAW / 2),
+    count = len(time)
+    return {
+        "timestamp_ns": time,
+        "qw": np.full(count, np.cos(EGO_YAW / 2)),
+        "qx": np.zeros(count),
+        "qy": np.zeros(count),
+        "qz": np.full(count, np.sin(EGO_YAW / 2)),
+        "tx_m": x,
+        "ty_m": y,
+        "tz_m": np.zeros(count),
     }
-    return {"timestamp_ns": time, **rotation, "tx_m": x, "ty_m": y, "tz_m": zero}
 
 
 def take(columns: Columns, keep: np.ndarray) -> Columns:
@@ -99,14 +109,15 @@ def take(columns: Columns, keep: np.ndarray) -> Columns:
 
 
 def write_log(folder: Path, rows: Columns | None = None, pose_rows: Columns | None = None) -> Path:
-    """Write a log into folder, by convention RAW/<split>/<log>, and return the path of its annotations."""
+    """Write a log into folder, by convention RAW/<split>/<log>; returns its annotations."""
+    if rows is None:
+        rows = annotations(small_tracks())
+    if pose_rows is None:
+        pose_rows = poses()
     (folder / "map").mkdir(parents=True, exist_ok=True)
     path = folder / "annotations.feather"
-    feather.write_feather(pa.table(annotations(small_tracks()) if rows is None else rows), path)
-    feather.write_feather(
-        pa.table(poses() if pose_rows is None else pose_rows),
-        folder / "city_SE3_egovehicle.feather",
-    )
+    feather.write_feather(pa.table(rows), path)
+    feather.write_feather(pa.table(pose_rows), folder / "city_SE3_egovehicle.feather")
     archive = folder / "map" / f"log_map_archive_{folder.name}____PIT_city_57819.json"
     archive.write_text(json.dumps(fixtures.argoverse2_map()))
     (folder / "map" / f"{folder.name}___img_Sim2_city.json").write_text("{}")
@@ -115,7 +126,8 @@ def write_log(folder: Path, rows: Columns | None = None, pose_rows: Columns | No
 
 def read(path: Path, part: str = "000", **options: Any) -> Scene:
     """Read a window of the log at RAW/val/<log>."""
-    return Argoverse2Sensor(**options).read(Input(path, part), "val", path.parents[2]).validate()
+    reader = Argoverse2Sensor(**options)
+    return reader.read(Input(path, part), "val", path.parents[2]).validate()
 
 
 def make(folder: Path, tracks: list[Track], **options: Any) -> Scene:
@@ -134,11 +146,8 @@ def without_future(path: Path, cut_ns: int, out: Path) -> Path:
     later = rows["timestamp_ns"] > cut_ns
     for name in ("tx_m", "ty_m"):
         rows[name] = rows[name] + np.where(later, rng.normal(0.0, 30.0, len(later)), 0.0)
-    keep = (
-        ~later
-        | (rng.random(len(later)) < 0.5)
-        | (rows["timestamp_ns"] == rows["timestamp_ns"].max())
-    )
+    is_last = rows["timestamp_ns"] == rows["timestamp_ns"].max()
+    keep = ~later | is_last | (rng.random(len(later)) < 0.5)
     new = np.flatnonzero(later)[:3]
     rows["track_uuid"][new] = [f"{i}-new" for i in range(3)]
     feather.write_feather(pa.table(take(rows, keep)), out / path.name)

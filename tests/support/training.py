@@ -27,29 +27,35 @@ def training_store(root: Path, train: int, val: int) -> Path:
 
 
 def recipe(store: Path, **changes: Any) -> TrainConfig:
-    """A tiny recipe with dropout and every augmentation; parts such as `trainer` and `optim` take dicts of changes."""
-    block = BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2)
-    layers: dict[str, Any] = {
-        "motion_layers": (1, 1),
-        "map_layers": (1, 1),
-        "social_layers": (1, 2),
-    }
+    """A tiny recipe with dropout and every augmentation.
+
+    Parts such as `trainer` and `optim` take dicts of changes.
+    """
+    model = MMTransformerConfig(
+        num_future=12,
+        block=BlockConfig(width=16, heads=2, feedforward=16, dropout=0.2),
+        motion_layers=(1, 1),
+        map_layers=(1, 1),
+        social_layers=(1, 2),
+        map_width=8,
+        max_polylines=6,
+        max_neighbors=4,
+    )
+    augment = AugmentConfig(
+        flip=0.5, rotate=1.0, agent_dropout=0.3, history_mask=0.5, history_mask_steps=4
+    )
+    data = DataConfig(str(store), str(store), batch_size=2, batch=BatchConfig(polyline_points=4))
     config = TrainConfig(
-        model=MMTransformerConfig(
-            num_future=12, block=block, map_width=8, max_polylines=6, max_neighbors=4, **layers
-        ),
-        data=DataConfig(str(store), str(store), batch_size=2, batch=BatchConfig(polyline_points=4)),
-        augment=AugmentConfig(
-            flip=0.5, rotate=1.0, agent_dropout=0.3, history_mask=0.5, history_mask_steps=4
-        ),
+        model=model,
+        data=data,
+        augment=augment,
         optim=OptimConfig(learning_rate=3e-3),
         trainer=TrainerConfig(epochs=3, threads=1, log_every=1, accelerator="cpu"),
     )
-    parts = {
-        n: replace(getattr(config, n), **v) if isinstance(v, dict) else v
-        for n, v in changes.items()
-    }
-    return replace(config, **parts)
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            changes[name] = replace(getattr(config, name), **value)
+    return replace(config, **changes)
 
 
 def weights(run: Path, name: str = "last", key: str = "state_dict") -> Any:

@@ -1,10 +1,12 @@
-"""A simulated accelerator, the device "sim": it finds tensors on the wrong device and counts waits of the host for the device.
+"""A simulated accelerator, the device "sim".
 
-A tensor of the device is a wrapper around a CPU tensor, and each operator computes on the CPU. As with a GPU, the tensors of one
-operator must be on one device (except scalars on the CPU). `Waits` counts operators for which a GPU stops the host:
+It finds tensors on the wrong device and counts waits of the host for the device. A tensor of the
+device is a wrapper around a CPU tensor, and each operator computes on the CPU. As with a GPU, the
+tensors of one operator must be on one device (except scalars on the CPU). `Waits` counts operators
+for which a GPU stops the host:
 
-copy      a copy to the host (`.cpu()`, `.tolist()`, `float(x)`, branches on values), or a copy to the device without
-          `non_blocking`
+copy      a copy to the host (`.cpu()`, `.tolist()`, `float(x)`, branches on values), or a copy to
+          the device without `non_blocking`
 shape     an operator with a result of unknown size: `nonzero`, boolean indexing, `unique`
 """
 
@@ -33,8 +35,11 @@ _FACTORIES = (
     "randint",
     "randn",
     "randperm",
+    "scalar_tensor",
+    "tril_indices",
+    "triu_indices",
+    "zeros",
 )
-_FACTORIES += ("scalar_tensor", "tril_indices", "triu_indices", "zeros")
 _UNKNOWN_SIZES = {
     "nonzero",
     "masked_select",
@@ -57,8 +62,8 @@ class SimulatedTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "SimulatedTensor":
-        """The wrapper of a CPU tensor; PyTorch does not make views of wrappers in inference mode."""
-        layout = inner.shape, inner.stride(), inner.storage_offset()
+        """The wrapper of a CPU tensor; inference mode has no views of wrappers."""
+        layout = (inner.shape, inner.stride(), inner.storage_offset())
         with torch.inference_mode(False):
             return Tensor._make_wrapper_subclass(
                 cls, *layout, dtype=inner.dtype, device=f"{DEVICE}:0"
@@ -76,15 +81,15 @@ class SimulatedTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, tensors = kwargs or {}, list[Tensor]()
-        plain, options = (
-            _unwrap(args, tensors),
-            {name: _unwrap(value, tensors) for name, value in kwargs.items()},
-        )
+        kwargs = kwargs or {}
+        tensors: list[Tensor] = []
+        plain = _unwrap(args, tensors)
+        options = {name: _unwrap(value, tensors) for name, value in kwargs.items()}
         target = torch.device(kwargs.get("device") or DEVICE).type
         _check_and_count(func, args, kwargs, tensors, target)
         result = _SUBSTITUTES.get(func, func)(*plain, **options)
-        if func in (ATEN._local_scalar_dense.default, ATEN.equal.default) or target == "cpu":
+        is_plain = func in (ATEN._local_scalar_dense.default, ATEN.equal.default)
+        if is_plain or target == "cpu":
             return result
         if func is ATEN.copy_.default and not isinstance(args[0], cls):
             return args[0]
@@ -95,17 +100,25 @@ def _wrap(value: Any) -> Any:
     """Nested results on the device."""
     if isinstance(value, tuple | list):
         return type(value)(_wrap(part) for part in value)
-    return SimulatedTensor(value) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return SimulatedTensor(value)
+    return value
 
 
 def _unwrap(value: Any, tensors: list[Tensor]) -> Any:
-    """Nested arguments with the CPU tensors, and with the CPU instead of the device; adds the tensors to `tensors`."""
+    """Nested arguments with the CPU tensors, and with the CPU instead of the device.
+
+    Adds the tensors to `tensors`.
+    """
     if isinstance(value, tuple | list):
         return type(value)(_unwrap(part, tensors) for part in value)
     if isinstance(value, Tensor):
         tensors.append(value)
-        return value.inner if isinstance(value, SimulatedTensor) else value
-    return torch.device("cpu") if isinstance(value, torch.device) else value
+    if isinstance(value, SimulatedTensor):
+        return value.inner
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return value
 
 
 def _check_and_count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], target: str) -> None:
@@ -113,26 +126,29 @@ def _check_and_count(func: Any, args: Any, kwargs: Any, tensors: list[Tensor], t
     name = func.overloadpacket.__name__
     if func in (ATEN._to_copy.default, ATEN.copy_.default):
         waits = not (kwargs.get("non_blocking") or args[2:] == (True,))
-        if waits and len({target, *(tensor.device.type for tensor in tensors)}) > 1:
+        devices = {target, *(tensor.device.type for tensor in tensors)}
+        if waits and len(devices) > 1:
             _count("copy")
         return
     for tensor in tensors:
         if not isinstance(tensor, SimulatedTensor) and tensor.ndim:
-            raise RuntimeError(
-                f"{func}: expected all tensors on {DEVICE}, got one of shape {tuple(tensor.shape)} on the CPU"
-            )
-    indices = args[1] if name.startswith("index") and isinstance(args[1], list | tuple) else []
-    masked = any(
-        index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices
-    )
-    if (
-        name in _UNKNOWN_SIZES
-        or masked
-        or (name == "repeat_interleave" and kwargs.get("output_size") is None)
-    ):
+            shape = tuple(tensor.shape)
+            found = f"got one of shape {shape} on the CPU"
+            raise RuntimeError(f"{func}: expected all tensors on {DEVICE}, {found}")
+    if name in _UNKNOWN_SIZES or _has_mask(name, args):
+        _count("shape")
+    if name == "repeat_interleave" and kwargs.get("output_size") is None:
         _count("shape")
     if name in ("_local_scalar_dense", "equal", "is_nonzero"):
         _count("copy")
+
+
+def _has_mask(name: str, args: Any) -> bool:
+    """Whether an operator is indexing with a mask."""
+    if not name.startswith("index") or not isinstance(args[1], list | tuple):
+        return False
+    indices = [index for index in args[1] if index is not None]
+    return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def _count(kind: str) -> None:
@@ -151,7 +167,10 @@ def counted() -> Iterator[Waits]:
 
 
 def move(module: nn.Module) -> nn.Module:
-    """Move a module to the device; by default PyTorch would divide tied parameters if the tensor type changes."""
+    """Move a module to the device.
+
+    By default PyTorch would divide tied parameters if the tensor type changes.
+    """
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         return module.to(DEVICE)
@@ -180,10 +199,16 @@ def _fused_lstm_cell_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the gates, the cell and the bias."""
     i, f, g, o = workspace.chunk(4, 1)
-    d_hidden = torch.zeros_like(after) if d_hidden is None else d_hidden
-    d_after = (0 if d_cell is None else d_cell) + d_hidden * o * (1 - after.tanh() ** 2)
-    parts = [d_after * g * i * (1 - i), d_after * before * f * (1 - f), d_after * i * (1 - g**2)]
-    gates = torch.cat([*parts, d_hidden * after.tanh() * o * (1 - o)], 1)
+    if d_hidden is None:
+        d_hidden = torch.zeros_like(after)
+    if d_cell is None:
+        d_cell = torch.zeros_like(after)
+    d_after = d_cell + d_hidden * o * (1 - after.tanh() ** 2)
+    d_i = d_after * g * i * (1 - i)
+    d_f = d_after * before * f * (1 - f)
+    d_g = d_after * i * (1 - g**2)
+    d_o = d_hidden * after.tanh() * o * (1 - o)
+    gates = torch.cat([d_i, d_f, d_g, d_o], 1)
     return gates, d_after * f, gates.sum(0)
 
 
@@ -194,16 +219,22 @@ _SUBSTITUTES = {  # operators that PyTorch has on accelerators only
 
 
 _MODULE = SimpleNamespace(  # the parts of `torch.cuda` that PyTorch needs for a device
-    is_available=lambda: True, is_initialized=lambda: True, device_count=lambda: 1, current_device=lambda: 0,
-    _is_in_bad_fork=lambda: False, manual_seed_all=lambda seed: None,  # it uses the random numbers of the CPU
+    is_available=lambda: True,
+    is_initialized=lambda: True,
+    device_count=lambda: 1,
+    current_device=lambda: 0,
+    _is_in_bad_fork=lambda: False,
+    manual_seed_all=lambda seed: None,  # it uses the random numbers of the CPU
     get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16],
-)  # fmt: skip
+)
 
 
 def _factory(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda *args, **kwargs: _wrap(
-        func(*args, **{name: _unwrap(value, []) for name, value in kwargs.items()})
-    )
+    def make(*args: Any, **kwargs: Any) -> Any:
+        options = {name: _unwrap(value, []) for name, value in kwargs.items()}
+        return _wrap(func(*args, **options))
+
+    return make
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
@@ -218,10 +249,7 @@ _library = torch.library.Library("aten", "IMPL")
 for _name in _FACTORIES:
     for _overload in getattr(ATEN, _name).overloads():
         _operator = getattr(getattr(ATEN, _name), _overload)
+        _full_name = f"{_name}.{_overload}".removesuffix(".default")
         if any(argument.name == "device" for argument in _operator._schema.arguments):
-            _library.impl(
-                f"{_name}.{_overload}" if _overload != "default" else _name,
-                _factory(_operator),
-                "PrivateUse1",
-            )
+            _library.impl(_full_name, _factory(_operator), "PrivateUse1")
 _library.impl("_copy_from", _copy_from, "PrivateUse1")

@@ -35,10 +35,15 @@ def pedestrians(position: np.ndarray, scene_id: str = "") -> Scene:
 
 
 def different_scenes() -> list[Scene]:
-    """Scenes of three sizes; agents appear late, are lost before the last observed step, or have an incomplete future."""
-    first = hide(hide(make_scene(7, 8, 6), 1, slice(6, 8)), 4, slice(7, 8))
+    """Scenes of three sizes.
+
+    Agents appear late, are lost before the last observed step, or have an incomplete future.
+    """
+    first = hide(make_scene(7, 8, 6), 1, slice(6, 8))
+    first = hide(first, 4, slice(7, 8))
+    first = hide(first, 5, slice(0, 7))
     second = hide(make_scene(5, 8, 6, num_scored=2, seed=1), 1, slice(11, 14))
-    return [hide(first, 5, slice(0, 7)), second, make_scene(3, 8, 6, num_scored=0, seed=2)]
+    return [first, second, make_scene(3, 8, 6, num_scored=0, seed=2)]
 
 
 def random_model(config: AgentFormerConfig, seed: int = 0) -> AgentFormer:
@@ -53,8 +58,10 @@ def random_model(config: AgentFormerConfig, seed: int = 0) -> AgentFormer:
 @contextmanager
 def fixed_noise(noise: Tensor) -> Iterator[None]:
     """Within it, `torch.randn` returns the first entries of `noise` along each axis."""
+
+    def first_entries(*shape: int, **_: object) -> Tensor:
+        return noise[tuple(slice(size) for size in shape)].clone()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            torch, "randn", lambda *shape, **_: noise[tuple(slice(size) for size in shape)].clone()
-        )
+        patch.setattr(torch, "randn", first_entries)
         yield

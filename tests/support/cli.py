@@ -26,7 +26,7 @@ def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 class Evil:
-    """Creates the file "executed" in the working directory if it is unpickled without `weights_only`."""
+    """Creates the file "executed" in the working directory if `pickle` loads it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return Path.touch, (Path("executed"),)

@@ -67,7 +67,7 @@ AGENTFORMER = AgentFormerConfig(
 
 
 def _wayformers() -> dict[str, WayformerConfig]:
-    """All pairs of fusion and attention with a minimal number of layers; four pairs have latent queries."""
+    """All pairs of fusion and attention with few layers; four pairs have latent queries."""
     fusions = (("early", 2), ("late", 2), ("hierarchical", 4))
     attentions = ("multi_axis", "sequential", "interleaved")
     with_latents = {

@@ -21,9 +21,8 @@ def fan(scene: Scene, agent: int, modes: int = 6) -> TrackForecast:
     now = scene.num_history - 1
     angle = scene.heading[agent, now] + np.linspace(-0.6, 0.6, modes)
     distance = 10.0 * scene.period_s * np.arange(1, scene.num_future + 1)
-    position = (
-        np.stack([np.cos(angle), np.sin(angle)], -1)[:, None] * distance[None, :, None]
-    )  # [K, F, 2]
+    direction = np.stack([np.cos(angle), np.sin(angle)], -1)  # [K, 2]
+    position = direction[:, None] * distance[None, :, None]  # [K, F, 2]
     probability = 0.6 ** np.arange(modes)
     position += scene.position[agent, now] + scene.origin
     return TrackForecast(

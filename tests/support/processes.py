@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The current environment of this process (Ray changes it), for a process that imports this tree."""
+    """The current environment (Ray changes it), for a process that imports this tree."""
     return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | more
 
 

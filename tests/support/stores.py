@@ -41,9 +41,9 @@ def random_scene(
 ) -> Scene:
     """A valid random scene.
 
-    `more` sets fields of the scene, and: `history` and `horizon`, numbers of steps; `points`, number
-    of map points; `edges`, number of edges; `odd`, whether numbers are extreme; `optional`, whether
-    agents have sizes and lanes have lights.
+    `more` sets fields of the scene, and: `history` and `horizon`, numbers of steps; `points`,
+    number of map points; `edges`, number of edges; `odd`, whether numbers are extreme; `optional`,
+    whether agents have sizes and lanes have lights.
     """
     rng = np.random.default_rng(seed)
     history = int(rng.integers(2, 6))

@@ -1,4 +1,4 @@
-"""Seeded random tensors, PyTorch attention with the weights of a layer of this package, and tensors of a batch by name."""
+"""Seeded random tensors, PyTorch attention with given weights, and tensors of a batch by name."""
 
 from dataclasses import fields, replace
 from typing import Any

@@ -1,6 +1,7 @@
-"""Trainings in two processes that share each step, forked from a server that has imported the package.
+"""Trainings in two processes that share each step.
 
-Starting a process takes longer than such a training. `record` is also for the program of `trajformer train`.
+The processes are forked from a server that has imported the package, because starting a process
+takes longer than such a training. `record` is also for the program of `trajformer train`.
 """
 
 import json
@@ -28,12 +29,8 @@ from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.optim import Length, build_optimizer, parameter_groups
 
 SCENES = example_scenes((4, 3, 5, 6, 3))
-STEPS = (
-    [0, 1, 2],
-    [3, 4],
-    [1, 4, 3],
-    [2, 0],
-)  # scenes of each step: an odd number is divided unevenly
+# scenes of each step: an odd number is divided unevenly
+STEPS = ([0, 1, 2], [3, 4], [1, 4, 3], [2, 0])
 
 
 def run_both(function: Callable[..., None], *arguments: Any) -> None:
@@ -43,11 +40,11 @@ def run_both(function: Callable[..., None], *arguments: Any) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
-    running = [
-        context.Process(target=_member, args=(rank, port, function, arguments)) for rank in range(2)
-    ]
-    for process in running:
+    running = []
+    for rank in range(2):
+        process = context.Process(target=_member, args=(rank, port, function, arguments))
         process.start()
+        running.append(process)
     for process in running:
         process.join(150)
     assert [process.exitcode for process in running] == [0, 0]
@@ -71,31 +68,28 @@ def train_recipe(config: TrainConfig, out: Path, notes: Path | None = None) -> N
 
 
 def record(notes: Path, stop: str = "") -> None:
-    """Write the scenes of each step and the first gradients (after the reduction over processes) to files.
+    """Write the scenes of each step and the first gradients to files.
 
+    The gradients are those after the reduction over processes.
     The second process sends itself SIGTERM in the step "epoch index" of `stop`.
     """
     step = ForecastingModule.training_step
 
     def recording(self: Any, batch: Any, index: int) -> Tensor:
+        row = [self.current_epoch, index, self.global_rank, batch.observation.scene_id]
         with notes.open("a") as file:
-            file.write(
-                json.dumps(
-                    [self.current_epoch, index, self.global_rank, batch.observation.scene_id]
-                )
-                + "\n"
-            )
+            file.write(json.dumps(row) + "\n")
         if self.global_rank and stop == f"{self.current_epoch} {index}":
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, batch, index)
 
     def keep(self: Any, optimizer: torch.optim.Optimizer) -> None:
         if self.global_rank == self.global_step == 0:
-            torch.save(
-                {name: value.grad for name, value in self.named_parameters()}, f"{notes}.grad"
-            )
+            gradients = {name: value.grad for name, value in self.named_parameters()}
+            torch.save(gradients, f"{notes}.grad")
 
-    ForecastingModule.training_step, ForecastingModule.on_before_optimizer_step = recording, keep  # type: ignore[method-assign]
+    ForecastingModule.training_step = recording  # type: ignore[method-assign]
+    ForecastingModule.on_before_optimizer_step = keep  # type: ignore[method-assign]
 
 
 class Objective(nn.Module):
@@ -103,7 +97,8 @@ class Objective(nn.Module):
 
     def __init__(self, model: Any, loss: nn.Module) -> None:
         super().__init__()
-        self.model, self.loss = model, loss
+        self.model = model
+        self.loss = loss
 
     def forward(self, batch: SceneBatch) -> Tensor:
         loss: Tensor = self.loss(self.model, batch)["loss"]
@@ -118,26 +113,27 @@ def noise(*shape: int, device: Any = None) -> Tensor:
 def train_model(
     name: str, steps: int, rank: int = 0, world: int = 1
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """The losses of the steps, means over processes, and the final weights; without dropout and augmentation."""
+    """The losses of the steps, means over processes, and the final weights.
+
+    There is no dropout and no augmentation.
+    """
     model = shallow(name)
     objective: nn.Module = Objective(model, model.losses[-1]().build()).train()
-    optimizer, _ = build_optimizer(
-        parameter_groups(objective, OptimConfig()), OptimConfig(), Length(steps)
-    )
-    for group in (
-        optimizer.param_groups
-    ):  # AdamW gives a step of full size to gradients that are zero except for rounding
+    config = OptimConfig()
+    optimizer, _ = build_optimizer(parameter_groups(objective, config), config, Length(steps))
+    # AdamW gives a step of full size to gradients that are zero except for rounding
+    for group in optimizer.param_groups:
         group["eps"] = 1e-3
-    parallel = (
-        DistributedDataParallel(objective, find_unused_parameters=model.find_unused_parameters)
-        if world > 1
-        else objective
-    )
+    parallel = objective
+    if world > 1:
+        unused = model.find_unused_parameters
+        parallel = DistributedDataParallel(objective, find_unused_parameters=unused)
     losses = []
     for step in range(steps):
         scenes = STEPS[step % len(STEPS)]
+        batch = collate([SCENES[index] for index in scenes[rank::world]])
         with patch("torch.randn", noise):
-            loss = parallel(collate([SCENES[index] for index in scenes[rank::world]]))
+            loss = parallel(batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -57,6 +57,20 @@ def test_attend_equals_the_reference(shape: tuple[int, ...] | None, d_k: int, d_
     torch.testing.assert_close(out.double(), reference(q, k, v, mask), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [None, (5, 7), (2, 4, 5, 7), (2, 1, 1, 7), (3, 1, 4, 1, 7)])
+def test_more_than_four_axes_equal_the_reference(shape: tuple[int, ...] | None) -> None:
+    q, k, v = draw(3, 2, 4, 5, 8), draw(3, 2, 4, 7, 8, seed=1), draw(3, 1, 1, 7, 6, seed=2)
+    mask = mask_with_empty_row(*shape) if shape else None
+    out = attend(q, k, v, mask)
+    torch.testing.assert_close(out.double(), reference(q, k, v, mask), atol=1e-6, rtol=1e-5)
+
+
+def test_weights_without_a_mask_equal_the_reference() -> None:
+    q, k, v = qkv()
+    out = attention_weights(q, k) @ v
+    torch.testing.assert_close(out.double(), reference(q, k, v), atol=1e-6, rtol=1e-5)
+
+
 def test_no_keys_give_zeros() -> None:
     mask = torch.zeros(3, 2, 1, 0, dtype=torch.bool)
     assert torch.equal(attend(*qkv(keys=0), mask), torch.zeros(3, 2, 5, 8))

@@ -104,6 +104,61 @@ def test_a_miss_is_beyond_two_metres_and_equally_probable_modes_keep_their_order
     assert first_two.mode.tolist() == [0, 1]
 
 
+def lines(ends: list[float], logits: list[float], steps: int = 2) -> Forecast:
+    """One agent whose modes go straight along x from 0 m to these ends."""
+    x = torch.linspace(0.0, 1.0, steps) * torch.tensor(ends)[:, None]
+    position = torch.stack([x, torch.zeros_like(x)], -1)
+    return Forecast(position[None, None], torch.tensor([[logits]]), Frame.SCENE)
+
+
+def test_the_errors_of_an_agent_with_one_known_step_are_those_of_this_step() -> None:
+    forecast = lines([3.0, 4.0], [0.0, 0.0])
+    valid = torch.tensor([[[False, True]]])
+    errors = agent_errors(forecast, torch.zeros(1, 1, 2, 2), valid)
+    assert errors.ade.tolist() == [[[3.0, 4.0]]]
+    assert errors.fde.tolist() == [[[3.0, 4.0]]]
+
+
+def test_only_the_most_probable_modes_count() -> None:
+    """The mode of the smallest error is the least probable of seven."""
+    forecast = lines([7.0, 6.0, 5.0, 4.0, 3.0, 2.5, 0.0], [0.0, 5.0, 4.0, 3.0, 2.0, 1.0, -1.0])
+    target, valid = torch.zeros(1, 1, 2, 2), torch.ones(1, 1, 2, dtype=torch.bool)
+    metrics, _ = displacement(forecast, batch(target, valid))
+    assert metrics["minFDE"].item() == 0.0
+    assert metrics["minFDE6"].item() == 2.5
+    assert metrics["minFDE1"].item() == 6.0
+    joint = replace(forecast, logit=forecast.logit[:, 0])
+    for k, expected in ((1, 6.0), (6, 2.5), (7, 0.0)):
+        worlds, _ = multi_world(joint, target, valid, k)
+        assert worlds["avgMinFDE"].item() == expected
+
+
+def test_futures_that_the_most_probable_modes_cover() -> None:
+    """Ends of modes are 0, 10 and 20 m; the last one is the least probable."""
+    forecast = lines([20.0, 0.0, 10.0], [0.0, 2.0, 1.0])
+    ends = torch.tensor([2.0, 2.01, 12.0, 20.0, 0.0])  # up to 2 m is covered
+    target = torch.zeros(1, 1, 5, 2, 2)
+    target[0, 0, :, -1, 0] = ends
+    valid = torch.ones(1, 1, 5, 2, dtype=torch.bool)
+    valid[0, 0, 4, -1] = False
+    covered, known = futures_covered(forecast, target, valid, 2)
+    assert covered[0, 0, :4].tolist() == [True, False, True, False]
+    assert known[0, 0].tolist() == [True, True, True, True, False]
+    all_modes, _ = futures_covered(forecast, target, valid, 3)
+    assert all_modes[0, 0, :4].tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize(("end", "rate"), [(2.0, 0.0), (2.01, 1.0)])
+def test_the_miss_rate_of_a_scene_with_one_actor(end: float, rate: float) -> None:
+    forecast = lines([end], [0.0])
+    joint = replace(forecast, logit=forecast.logit[:, 0])
+    valid = torch.ones(1, 1, 2, dtype=torch.bool)
+    worlds, counts = multi_world(joint, torch.zeros(1, 1, 2, 2), valid)
+    assert worlds["actorMR"].item() == rate
+    assert worlds["avgMinFDE"].item() == pytest.approx(end)
+    assert counts.tolist() == [True]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_forecast_that_is_not_finite_is_never_a_hit(value: float) -> None:
     """All modes of one agent are not finite at the end; all other agents are exact."""
@@ -247,6 +302,23 @@ def test_collisions_by_brute_force(between: bool) -> None:
                 colliding |= {i, j}
         assert set(hits[b, :, world].nonzero().squeeze(1).tolist()) == colliding
     assert 0.05 < hits.float().mean() < 0.95
+
+
+def test_a_distance_equal_to_the_threshold_is_no_collision() -> None:
+    position = torch.zeros(1, 2, 1, 3, 2)
+    position[0, 1, 0, :, 0] = torch.tensor([3.0, 1.0, 2.0])
+    actor = torch.ones(1, 2, dtype=torch.bool)
+    assert not collisions(position, actor, 1.0).any()
+    assert collisions(position, actor, 1.01).all()
+
+
+def test_two_agents_that_pass_each_other_between_two_steps_collide() -> None:
+    position = torch.zeros(1, 2, 1, 2, 2)
+    position[0, 0, 0, :, 0] = torch.tensor([-1.0, 1.0])
+    position[0, 1, 0, :, 0] = torch.tensor([1.0, -1.0])
+    actor = torch.ones(1, 2, dtype=torch.bool)
+    assert not collisions(position, actor, 0.2).any()
+    assert collisions(position, actor, 0.2, between_steps=True).all()
 
 
 def updated(name: str, forecast: Forecast, target: Tensor, valid: Tensor) -> Metric:

@@ -103,6 +103,31 @@ def test_only_the_matched_mode_receives_a_position_gradient() -> None:
     assert (forecast.logit.grad.abs() > 0).all()
 
 
+@pytest.mark.parametrize(("cost_class", "matched"), [(0.0, 0), (0.3, 1)])
+def test_the_probability_of_a_mode_lowers_its_matching_cost(
+    cost_class: float, matched: int
+) -> None:
+    """Both modes are 1 m from the target, and the second one is more probable."""
+    position = torch.zeros(1, 1, 2, 4, 2)
+    position[..., 0] = torch.tensor([1.0, -1.0])[:, None]
+    forecast = Forecast(position, torch.tensor([[[0.0, 2.0]]]), Frame.SCENE)
+    target = torch.zeros(1, 1, 4, 2)
+    valid = torch.ones(1, 1, 4, dtype=torch.bool)
+    terms = set_loss(forecast, target, valid, SetLossConfig(cost_class=cost_class))
+    log_probability = forecast.logit.log_softmax(-1)[0, 0]
+    assert terms["classification"].item() == pytest.approx(-log_probability[matched].item())
+
+
+def test_all_terms_are_means_over_agents() -> None:
+    forecast, target, valid = make(batch=(1, 1))
+    expected = set_loss(forecast, target, valid, CONFIG)
+    position = forecast.position.repeat(2, 3, 1, 1, 1)
+    logit = forecast.logit.repeat(2, 3, 1)
+    repeated = Forecast(position, logit, Frame.SCENE)
+    terms = set_loss(repeated, target.repeat(2, 3, 1, 1), valid.repeat(2, 3, 1), CONFIG)
+    torch.testing.assert_close(terms, expected, atol=1e-6, rtol=1e-5)
+
+
 def test_several_futures_are_matched_to_different_modes() -> None:
     forecast, target, valid = make(modes=3, futures=(2,), batch=(1, 1))
     near, far = target[0, 0]

@@ -10,7 +10,7 @@ import pytest
 from support.scenes import PERIOD_S, hide, make_scene
 from support.stores import make_store, problems
 
-from trajformer.errors import StoreError
+from trajformer.errors import SceneError, StoreError
 from trajformer.scenes.manifest import RESAMPLED
 from trajformer.scenes.resample import resample_scene, resample_store
 from trajformer.scenes.scene import Scene, scenes_equal
@@ -110,6 +110,21 @@ def test_periods_with_rounding_errors_are_whole_multiples() -> None:
     assert result.valid.all()
     assert np.array_equal(resample_scene(shorter, 0.1).valid[:, :-1], result.valid[:, :-1])
     assert np.array_equal(result.position[:, :61], scene.position[:, :181:3])
+
+
+@pytest.mark.parametrize(
+    ("clock", "message"),
+    [
+        ({"num_history": 21}, "num_history: 21 steps of 0.1 s, expected 1 to 20 "),
+        ({"num_future": 31}, "num_future: 31 steps of 0.1 s, expected 1 to 30 "),
+        ({"period_s": 0.2, "num_history": 11}, "num_history: 11 steps of 0.2 s, expected 1 to 10 "),
+        ({"period_s": 0.2, "num_future": 16}, "num_future: 16 steps of 0.2 s, expected 1 to 15 "),
+        ({"period_s": 9.0}, "num_future: 0 steps of 9.0 s"),
+    ],
+)
+def test_lengths_that_were_not_recorded_are_errors(clock: dict, message: str) -> None:
+    with pytest.raises(SceneError, match=message):
+        resample_scene(moving(PERIOD_S), **clock)
 
 
 def test_a_resampled_store_lists_scenes_that_are_too_short(tmp_path: Path) -> None:

@@ -10,21 +10,19 @@ import pytest
 from hypothesis import settings
 from support.cli import error_line
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # a test process a core: more threads than that wait for each other many times over
+# With a test process per core, more threads only wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile(
-    "any machine", deadline=None
-)  # by default an example fails if it takes 200 ms
+# By default an example fails if it takes 200 ms.
+settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real recordings; tests that need it are skipped where the variable is not set."""
+    """The folder of real recordings; without the variable, tests that need it are skipped."""
     folder = os.environ.get(REAL_DATA_VARIABLE)
     if not folder:
         pytest.skip(f"set {REAL_DATA_VARIABLE} to the folder of real recordings")
@@ -35,15 +33,15 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def unpack(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Unpacks real recordings into the official layout; words after the name of the data set select a part."""
+    """Unpacks real recordings into the official layout.
+
+    Takes the name of the data set and words that select a part of it.
+    """
 
     def run(name: str, *words: str) -> Path:
         out = tmp_path_factory.mktemp(name)
-        subprocess.run(
-            [sys.executable, real_data / name / "unpack.py", out, *words],
-            check=True,
-            capture_output=True,
-        )
+        command = [sys.executable, real_data / name / "unpack.py", out, *words]
+        subprocess.run(command, check=True, capture_output=True)
         return out
 
     return run

@@ -1,4 +1,4 @@
-"""docs/adding.md, executed: its files become an installed package, and its commands run with it, all in one process."""
+"""docs/adding.md, executed: its files are an installed package, and its commands run with it."""
 
 import json
 import os
@@ -38,21 +38,21 @@ assert MODELS["best_mode"] is BestModeConfig
 plain = {{"model": {{"best_mode": {{"num_future": 60}}}}, "loss": {{"best_mode": {{}}}}}}
 assert from_plain(TrainConfig, plain).loss == BestModeLossConfig()
 data = DataConfig(train="store", val="store", batch_size=8)
-train(TrainConfig(BestModeConfig(60), data, trainer=TrainerConfig(epochs=1, log_every=1)), TASK, "run_loss", progress=False)
+trainer = TrainerConfig(epochs=1, log_every=1)
+config = TrainConfig(BestModeConfig(60), data, trainer=trainer)
+train(config, TASK, "run_loss", progress=False)
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "test_my_model.py", "test_my_reader.py"]))
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page's files in a folder, with the metadata of an installed package, after all commands, Python files and tests."""
-    folder = tmp_path_factory.mktemp("adding")
-    entries, commands = "", []
+def write_page(folder: Path) -> list[str]:
+    """Write the files of the page as an installed package; return its commands."""
+    entry_points = ""
+    commands: list[str] = []
     for _, name, _, text in BLOCKS:
         if name == "entry_points":
-            entries += "".join(
-                f"[{group}]\n" + lines.replace('"', "") for group, lines in ENTRY.findall(text)
-            )
+            for group, lines in ENTRY.findall(text):
+                entry_points += f"[{group}]\n" + lines.replace('"', "")
         elif name:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
@@ -61,18 +61,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_forecasting" / "__init__.py").touch()
     metadata = folder / "my_forecasting-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: my_forecasting\nVersion: 1.0\n"
-    )
-    (metadata / "entry_points.txt").write_text(entries)
+    head = "Metadata-Version: 2.1\nName: my_forecasting\nVersion: 1.0\n"
+    (metadata / "METADATA").write_text(head)
+    (metadata / "entry_points.txt").write_text(entry_points)
+    return commands
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the package after all commands, Python files and tests of the page."""
+    folder = tmp_path_factory.mktemp("adding")
+    program = PROGRAM.format(commands=write_page(folder))
     path = os.pathsep.join([str(folder), str(ROOT)])
-    done = run_python(
-        "-c",
-        PROGRAM.format(commands=commands),
-        cwd=folder,
-        env=environment(PYTHONPATH=path),
-        timeout=300,
-    )
+    variables = environment(PYTHONPATH=path)
+    done = run_python("-c", program, cwd=folder, env=variables, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert done.stdout.strip().splitlines()[-1].startswith("3 passed")
     return folder
@@ -80,9 +82,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_and_a_metric_from_another_package_are_trained_and_evaluated(folder: Path) -> None:
     scores = json.loads((folder / "scores.json").read_text())
-    assert scores["num_agents"] > 0 and 0 < scores["minFDE6"] < 100 and scores["travel1"] > 0
-    logged = (folder / "run" / "csv" / "metrics.csv").read_text().splitlines()[0].split(",")
-    assert {"val/minFDE6", "val/travel1"} <= set(logged)
+    assert scores["num_agents"] > 0
+    assert 0 < scores["minFDE6"] < 100
+    assert scores["travel1"] > 0
+    header = (folder / "run" / "csv" / "metrics.csv").read_text().splitlines()[0]
+    assert {"val/minFDE6", "val/travel1"} <= set(header.split(","))
 
 
 def test_a_model_with_a_loss_of_its_own_is_trained(folder: Path) -> None:

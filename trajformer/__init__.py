@@ -1,6 +1,7 @@
 """Multi-agent trajectory prediction on one shared attention core.
 
-The public names are imported on first use, so that `import trajformer` is fast; `__init__.pyi` has their types.
+The public names are imported on first use, so that `import trajformer` is fast. `__init__.pyi` has
+their types.
 """
 
 from importlib import import_module

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.models import BLOCK, shallow
 from support.scenes import hide, make_scene
-from support.tensors import draw
+from support.tensors import draw, draw_mask
 from torch import Tensor
 
 from trajformer.core.dropout import Dropout
@@ -22,17 +22,23 @@ from trajformer.models.mmtransformer.region_loss import RegionLossConfig, region
 # Each model once, in training (True) or evaluation; tests below compile the others. Two parts are
 # never in a graph: AgentFormer's noise in evaluation, a hash of names (`named_noise`), and matching
 # (losses/matching.py).
-GRAPHS = {"mmtransformer": True, "se2former": False, "wayformer-9-components": False}
-GRAPHS |= {"lane-set": False, "gatformer-joint": True, "agentformer-sampler": False}
+GRAPHS = {
+    "mmtransformer": True,
+    "se2former": False,
+    "wayformer-9-components": False,
+    "lane-set": False,
+    "gatformer-joint": True,
+    "agentformer-sampler": False,
+}
+BATCH = BatchConfig(polyline_points=4)
 
 
 @pytest.fixture(autouse=True)
 def _reset() -> Iterator[None]:
     """PyTorch stops compiling a function after eight models."""
     torch.compiler.reset()
-    with torch._dynamo.config.patch(
-        allow_rnn=True
-    ):  # by default nn.LSTM breaks the graph of lane_set
+    # by default nn.LSTM breaks the graph of lane_set
+    with torch._dynamo.config.patch(allow_rnn=True):
         yield
     torch.compiler.reset()
 
@@ -40,64 +46,85 @@ def _reset() -> Iterator[None]:
 def scenes(future: int) -> SceneBatch:
     """Two small scenes; an agent of the first one is lost."""
     first = hide(make_scene(5, 6, future), 4, slice(3, 6))
-    return collate(
-        [first, make_scene(3, 6, future, num_scored=1, seed=1)], BatchConfig(polyline_points=4)
-    )
+    second = make_scene(3, 6, future, num_scored=1, seed=1)
+    return collate([first, second], BATCH)
 
 
 def tensors(value: object) -> list[Tensor]:
     """All tensors of nested records."""
     if isinstance(value, Tensor):
         return [value]
-    parts = (
-        [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else value
-    )
-    parts = list(parts.values()) if isinstance(parts, dict) else parts
-    return (
-        [tensor for part in parts for tensor in tensors(part)]
-        if isinstance(parts, list | tuple)
-        else []
-    )
+    if is_dataclass(value):
+        parts = [getattr(value, field.name) for field in fields(value)]
+    elif isinstance(value, dict):
+        parts = list(value.values())
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    else:
+        return []
+    result: list[Tensor] = []
+    for part in parts:
+        result += tensors(part)
+    return result
 
 
-def assert_one_graph(run: Callable[..., object], *arguments: object) -> tuple[object, object]:
-    """Check that the compiled function returns the same tensors; returns both results."""
-    results = []
-    for function in (run, torch.compile(run, backend="eager", fullgraph=True)):
-        torch.manual_seed(0)
-        results.append(function(*arguments))
-    assert len(tensors(results[0])) >= 2
-    for plain, compiled in zip(tensors(results[0]), tensors(results[1]), strict=True):
-        torch.testing.assert_close(compiled, plain, atol=1e-4, rtol=1e-4)
-    return results[0], results[1]
+class Counter:
+    """A backend of `torch.compile` that counts graphs and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, graph: Any, inputs: object) -> Any:
+        self.count += 1
+        return graph
+
+
+def assert_one_graph(run: Callable[..., object], *arguments: object) -> None:
+    """Check that a function can be compiled as one graph, which returns the same tensors."""
+    compiled_run = torch.compile(run, backend="eager", fullgraph=True)
+    torch.manual_seed(0)
+    expected = tensors(run(*arguments))
+    torch.manual_seed(0)
+    compiled = tensors(compiled_run(*arguments))
+    assert len(expected) >= 2
+    torch.testing.assert_close(compiled, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "training"), GRAPHS.items())
 def test_a_compiled_model_is_one_graph(name: str, training: bool) -> None:
-    assert_one_graph(
-        shallow(name).train(training),
-        scenes(2 if name.startswith("agentformer") else 12).observation,
-    )
+    future = 2 if name.startswith("agentformer") else 12
+    assert_one_graph(shallow(name).train(training), scenes(future).observation)
 
 
 def test_batches_of_other_sizes_are_not_compiled_again() -> None:
     """The first graph has fixed sizes; later ones have any sizes."""
-    model, compiled = (shallow("spatial-channel-agent").eval() for _ in range(2))
-    graphs, counts = list[Any](), list[int]()
-    compiled.compile(backend=lambda graph, inputs: (graphs.append(graph), graph)[1])
+    model = shallow("spatial-channel-agent").eval()
+    compiled = shallow("spatial-channel-agent").eval()
+    graphs = Counter()
+    compiled.compile(backend=graphs)
+    counts = []
     for sizes in ((5, 3), (7, 5, 4), (9, 6), (8, 4, 3), (6, 5)):
-        batch = collate(
-            [make_scene(agents, 6, 12, seed=agents) for agents in sizes],
-            BatchConfig(polyline_points=4),
-        )
+        batch = collate([make_scene(agents, 6, 12, seed=agents) for agents in sizes], BATCH)
         with torch.no_grad():
-            expected, actual = (
-                model(batch.observation).position,
-                compiled(batch.observation).position,
-            )
+            expected = model(batch.observation).position
+            actual = compiled(batch.observation).position
         torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
-        counts.append(len(graphs))
-    assert counts[2] == counts[-1] <= 3, counts
+        counts.append(graphs.count)
+    assert counts[2] == counts[-1], counts
+    assert counts[-1] <= 3
+
+
+def outputs_and_gradients(
+    model: Any, method: str, inputs: tuple[object, ...]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs of a method with a gradient, and the gradients of the parameters."""
+    torch.manual_seed(0)
+    model.zero_grad()
+    outputs = tensors(getattr(model, method)(*inputs))
+    outputs = [output for output in outputs if output.requires_grad]
+    torch.stack([output.square().mean() for output in outputs]).sum().backward()
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return outputs, gradients
 
 
 @pytest.mark.parametrize(
@@ -111,55 +138,58 @@ def test_batches_of_other_sizes_are_not_compiled_again() -> None:
 def test_methods_that_losses_call_are_one_graph_with_the_same_gradient(
     name: str, method: str
 ) -> None:
-    model, graphs, results = shallow(name).train(), list[Any](), list[Any]()
-    batch, names = scenes(2 if method == "reconstruct" else 12), [*model.state_dict()]
-    inputs = (batch.observation, batch.truth) if method == "reconstruct" else (batch.observation,)
-    for backend in (None, lambda graph, inputs: (graphs.append(graph), graph)[1]):
-        if backend:
-            model.compile(backend=backend)
-        torch.manual_seed(0)
-        model.zero_grad()
-        outputs = [
-            tensor for tensor in tensors(getattr(model, method)(*inputs)) if tensor.requires_grad
-        ]
-        torch.stack([tensor.square().mean() for tensor in outputs]).sum().backward()
-        results.append(
-            (outputs, [p.grad.clone() for p in model.parameters() if p.grad is not None])
-        )
-    torch.testing.assert_close(results[1], results[0], atol=1e-4, rtol=1e-3)
-    assert len(graphs) == 1 and [*model.state_dict()] == names and len(results[0][1]) > 20
+    model = shallow(name).train()
+    names = list(model.state_dict())
+    if method == "reconstruct":
+        batch = scenes(2)
+        inputs: tuple[object, ...] = (batch.observation, batch.truth)
+    else:
+        inputs = (scenes(12).observation,)
+    expected = outputs_and_gradients(model, method, inputs)
+    assert len(expected[1]) > 20
+
+    graphs = Counter()
+    model.compile(backend=graphs)
+    compiled = outputs_and_gradients(model, method, inputs)
+    torch.testing.assert_close(compiled, expected, atol=1e-4, rtol=1e-3)
+    assert graphs.count == 1
+    assert list(model.state_dict()) == names
 
 
-def test_compiled_dropout_is_random_in_each_call() -> None:
-    model, batch = shallow("crowd", block=replace(BLOCK, dropout=0.3)), scenes(12)
-    run = torch.compile(model.train(), backend="eager", fullgraph=True)
-    assert not torch.equal(run(batch.observation).position, run(batch.observation).position)
-    x = torch.ones(100, 100)
-    out = torch.compile(Dropout(0.3), backend="eager", fullgraph=True)(x)
-    assert 0.27 < (out == 0).float().mean() < 0.33 and out.unique().tolist() == pytest.approx(
-        [0.0, 1 / 0.7]
-    )
+def test_a_compiled_model_with_dropout_is_random_in_each_call() -> None:
+    model = shallow("crowd", block=replace(BLOCK, dropout=0.3)).train()
+    run = torch.compile(model, backend="eager", fullgraph=True)
+    observation = scenes(12).observation
+    assert not torch.equal(run(observation).position, run(observation).position)
+
+
+def test_compiled_dropout_drops_the_fraction_and_scales_the_rest() -> None:
+    dropout = torch.compile(Dropout(0.3), backend="eager", fullgraph=True)
+    out = dropout(torch.ones(100, 100))
+    dropped = (out == 0).float().mean()
+    assert 0.27 < dropped < 0.33
+    assert out.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
 
 
 def losses() -> dict[str, tuple[Callable[..., object], tuple[object, ...]]]:
     """Losses without matching, with arguments for 2 x 3 agents."""
-    truth = (
-        draw(2, 3, 5, 2, seed=1),
-        torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(2)) > 0.3,
+    target = draw(2, 3, 5, 2, seed=1)
+    valid = draw_mask(2, 3, 5, share=0.7, seed=2)
+    forecast = Forecast(
+        draw(2, 3, 4, 5, 2, seed=4),
+        draw(2, 3, 4, seed=5),
+        Frame.AGENT,
+        pose=draw(2, 3, 3, seed=6),
+        scale=draw(2, 3, 4, 5, 2, seed=7).exp(),
+        latent=Gaussian(draw(2, 3, 4, 4, seed=7), draw(2, 3, 4, 4, seed=9)),
+        prior=Gaussian(draw(2, 3, 1, 4, seed=4), draw(2, 3, 1, 4, seed=9)),
     )
-    latent = [Gaussian(draw(2, 3, n, 4, seed=3 + n), draw(2, 3, n, 4, seed=9)) for n in (4, 1)]
-    fields = {
-        "pose": draw(2, 3, 3, seed=6),
-        "scale": draw(2, 3, 4, 5, 2, seed=7).exp(),
-        "latent": latent[0],
-        "prior": latent[1],
-    }
-    forecast = Forecast(draw(2, 3, 4, 5, 2, seed=4), draw(2, 3, 4, seed=5), Frame.AGENT, **fields)
+    with_region_layer = replace(forecast, auxiliary=(forecast,))
     regions = (draw(2, 3, seed=8), torch.zeros(3), RegionLossConfig())
     return {
-        "mixture": (mixture_loss, (forecast, *truth, MixtureLossConfig())),
-        "regions": (region_loss, (replace(forecast, auxiliary=(forecast,)), *truth, *regions)),
-        "sampler": (sampler_loss, (forecast, Truth(*truth), 1.0, SamplerLossConfig())),
+        "mixture": (mixture_loss, (forecast, target, valid, MixtureLossConfig())),
+        "regions": (region_loss, (with_region_layer, target, valid, *regions)),
+        "sampler": (sampler_loss, (forecast, Truth(target, valid), 1.0, SamplerLossConfig())),
     }
 
 

@@ -30,6 +30,11 @@ from trajformer.training.forecasting import TASK, ForecastingModule, SceneData
 from trajformer.training.run import train
 
 
+def fit(out: Path, config: TrainConfig, *, resume: bool = False) -> Path:
+    """Train without progress lines; the best checkpoint."""
+    return train(config, TASK, out, resume=resume, progress=False)
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_store(tmp_path_factory.mktemp("store"), 9, 3)
@@ -40,12 +45,7 @@ def whole(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[float, 
     """Runs of four epochs, without and with averaged weights."""
     runs = {average: tmp_path_factory.mktemp("whole") for average in (0.0, 0.8)}
     for average, out in runs.items():
-        train(
-            recipe(store, trainer={"epochs": 4}, optim={"average": average}),
-            TASK,
-            out,
-            progress=False,
-        )
+        fit(out, recipe(store, trainer={"epochs": 4}, optim={"average": average}))
     return runs
 
 
@@ -53,16 +53,17 @@ def test_a_run_writes_checkpoints_logs_and_its_recipe(
     store: Path, whole: dict[float, Path]
 ) -> None:
     out = whole[0.0]
-    assert load_checkpoint(out / "best.ckpt", TrainConfig)[1] == recipe(
-        store, trainer={"epochs": 4}, loss=SetLossConfig()
-    )
+    _, config = load_checkpoint(out / "best.ckpt", TrainConfig)
+    assert config == recipe(store, trainer={"epochs": 4}, loss=SetLossConfig())
     values = log_of(out)
     assert values.index.tolist() == [4, 9, 14, 19]  # 9 scenes are 5 batches
     best = torch.load(out / "best.ckpt", weights_only=True)
     assert best["global_step"] - 1 == values.idxmin()
-    assert len(log_of(out, "train/loss")) == 20
-    assert log_of(out, "lr-AdamW/pg1").iloc[-1] < log_of(out, "lr-AdamW/pg1").max()
-    assert log_of(out, "train/loss").iloc[-4:].mean() < log_of(out, "train/loss").iloc[:4].mean()
+    loss = log_of(out, "train/loss")
+    assert len(loss) == 20
+    assert loss.iloc[-4:].mean() < loss.iloc[:4].mean()
+    rate = log_of(out, "lr-AdamW/pg1")
+    assert rate.iloc[-1] < rate.max()
     assert any((out / "tensorboard").iterdir())
 
 
@@ -73,15 +74,13 @@ def test_a_checkpoint_holds_the_weights_that_were_validated(
     out = whole[average]
     if average:
         assert largest_difference(weights(out), weights(out, key="current_model_state")) > 1e-4
-    metrics = evaluate(
-        load_predictor(out / "last.ckpt"), SceneStore(store, "val"), batch_size=3
-    ).metrics
-    validated = {
-        name: log_of(out, f"val/{name}").iloc[-1] for name in metrics if not name.startswith("num_")
-    }
-    assert validated == pytest.approx(
-        {name: metrics[name] for name in validated}, abs=1e-5
-    )  # float32 at 50 m: steps of 4e-6 m
+    predictor = load_predictor(out / "last.ckpt")
+    metrics = evaluate(predictor, SceneStore(store, "val"), batch_size=3).metrics
+    for name, value in metrics.items():
+        if not name.startswith("num_"):
+            validated = log_of(out, f"val/{name}").iloc[-1]
+            # float32 at 50 m has steps of 4e-6 m
+            assert validated == pytest.approx(value, abs=1e-5), name
 
 
 def test_lines_show_the_progress_between_validations(
@@ -102,9 +101,7 @@ def test_the_seed_determines_the_weights(
 ) -> None:
     for name, seed in (("same", 0), ("other", 1)):
         torch.manual_seed(5)
-        train(
-            recipe(store, trainer={"epochs": 4}, seed=seed), TASK, tmp_path / name, progress=False
-        )
+        fit(tmp_path / name, recipe(store, trainer={"epochs": 4}, seed=seed))
     assert largest_difference(weights(tmp_path / "same"), weights(whole[0.0])) == 0.0
     assert largest_difference(weights(tmp_path / "other"), weights(whole[0.0])) > 1e-2
 
@@ -112,29 +109,26 @@ def test_the_seed_determines_the_weights(
 def test_a_training_starts_from_a_checkpoint(
     store: Path, whole: dict[float, Path], tmp_path: Path
 ) -> None:
-    before, still = whole[0.0] / "last.ckpt", {"learning_rate": 1e-12}
-    train(
-        recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still),
-        TASK,
+    before = whole[0.0] / "last.ckpt"
+    still = {"learning_rate": 1e-12}
+    fit(
         tmp_path / "run",
-        progress=False,
+        recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still),
     )
     assert largest_difference(weights(tmp_path / "run"), weights(whole[0.0])) < 1e-6
     before.rename(tmp_path / "moved")  # a resumed run does not need it
     try:
         longer = recipe(store, init=str(before), seed=3, trainer={"epochs": 2}, optim=still)
-        train(longer, TASK, tmp_path / "run", resume=True, progress=False)
+        fit(tmp_path / "run", longer, resume=True)
     finally:
         (tmp_path / "moved").rename(before)
     wider = recipe(store, init=str(before), model={"map_width": 16})
-    with pytest.raises(
-        TrajformerError, match=r"init: .*last.ckpt: has model.mmtransformer.map_width 8, not 16"
-    ):
-        train(wider, TASK, tmp_path / "wider", progress=False)
-    with pytest.raises(
-        CheckpointError, match=r"pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"
-    ):
-        train(recipe(store, init="pretrained:none"), TASK, tmp_path / "none", progress=False)
+    difference = r"init: .*last.ckpt: has model.mmtransformer.map_width 8, not 16"
+    with pytest.raises(TrajformerError, match=difference):
+        fit(tmp_path / "wider", wider)
+    names = r"pretrained:none: no weights of this name; .* crowd_eth_ucy/eth"
+    with pytest.raises(CheckpointError, match=names):
+        fit(tmp_path / "none", recipe(store, init="pretrained:none"))
 
 
 def test_gradients_are_clipped(
@@ -144,130 +138,116 @@ def test_gradients_are_clipped(
 
     def record(self: Any, optimizer: torch.optim.Optimizer, **clip: Any) -> None:
         self.clip_gradients(optimizer, **clip)
-        gradients = [
-            p.grad.norm()
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
+        gradients = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradients.append(parameter.grad.norm())
         norms.append(float(torch.stack(gradients).norm()))
 
     monkeypatch.setattr(ForecastingModule, "configure_gradient_clipping", record)
     for clip in (0.05, 0.0):
-        train(
-            recipe(store, trainer={"epochs": 1}, optim={"clip": clip}),
-            TASK,
-            tmp_path / str(clip),
-            progress=False,
-        )
-    assert len(norms) == 10 and max(norms[:5]) <= 0.0501 and min(norms[5:]) > 0.1
+        fit(tmp_path / str(clip), recipe(store, trainer={"epochs": 1}, optim={"clip": clip}))
+    assert len(norms) == 10
+    assert max(norms[:5]) <= 0.0501
+    assert min(norms[5:]) > 0.1
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 @pytest.mark.filterwarnings("ignore:.*fp16 is not supported on CPU")
 def test_mixed_precision_runs(store: Path, tmp_path: Path, precision: str) -> None:
-    out = train(
-        recipe(store, trainer={"epochs": 1, "precision": precision}), TASK, tmp_path, progress=False
-    )
-    assert all(
-        value.dtype == torch.float32 and value.isfinite().all()
-        for value in weights(tmp_path, "best").values()
-    )
+    out = fit(tmp_path, recipe(store, trainer={"epochs": 1, "precision": precision}))
+    for value in weights(tmp_path, "best").values():
+        assert value.dtype == torch.float32
+        assert value.isfinite().all()
     assert load_checkpoint(out, TrainConfig)[1].trainer.precision == precision
 
 
-def test_early_stopping_and_validation_after_the_last_epoch(store: Path, tmp_path: Path) -> None:
+def test_early_stopping(store: Path, tmp_path: Path) -> None:
     trainer = {"epochs": 4, "early_stopping": 1}
-    train(
-        recipe(store, trainer=trainer, optim={"learning_rate": 1e-12}),
-        TASK,
-        tmp_path / "on",
-        progress=False,
-    )
-    assert len(log_of(tmp_path / "on")) == 2  # the loss does not change
-    train(
-        recipe(store, trainer={"epochs": 4, "validate_every": 3}),
-        TASK,
-        tmp_path / "rare",
-        progress=False,
-    )
-    assert log_of(tmp_path / "rare").index.tolist() == [14, 19]
-    assert weights(tmp_path / "rare", key="global_step") == 20
+    fit(tmp_path, recipe(store, trainer=trainer, optim={"learning_rate": 1e-12}))
+    assert len(log_of(tmp_path)) == 2, "the loss does not change"
+
+
+@pytest.fixture
+def rare(store: Path, tmp_path: Path) -> Path:
+    """A run of four epochs of five steps, validated after three."""
+    fit(tmp_path / "rare", recipe(store, trainer={"epochs": 4, "validate_every": 3}))
+    return tmp_path / "rare"
+
+
+def test_the_last_epoch_is_validated(rare: Path) -> None:
+    assert log_of(rare).index.tolist() == [14, 19]
+    assert weights(rare, key="global_step") == 20
+
+
+def test_a_run_is_not_resumed_with_fewer_epochs(store: Path, rare: Path) -> None:
+    shorter = recipe(store, trainer={"epochs": 2})
     with pytest.raises(CheckpointError, match=r"has 4 epochs, more than trainer\.epochs 2"):
-        train(
-            recipe(store, trainer={"epochs": 2}),
-            TASK,
-            tmp_path / "rare",
-            resume=True,
-            progress=False,
-        )
-    assert "epochs: 4\n" in (tmp_path / "rare" / "config.yaml").read_text()
-    content = torch.load(tmp_path / "rare" / "last.ckpt", weights_only=True)
-    torch.save(
-        {name: content[name] for name in ("trajformer", "state_dict")},
-        tmp_path / "rare" / "last.ckpt",
-    )
-    with pytest.raises(
-        CheckpointError, match="has no state of a training; train from its weights with --init"
-    ):
-        train(
-            recipe(store, trainer={"epochs": 4}),
-            TASK,
-            tmp_path / "rare",
-            resume=True,
-            progress=False,
-        )
+        fit(rare, shorter, resume=True)
+    assert "epochs: 4\n" in (rare / "config.yaml").read_text()
+
+
+def test_a_run_is_not_resumed_from_weights_alone(store: Path, rare: Path) -> None:
+    content = torch.load(rare / "last.ckpt", weights_only=True)
+    without_state = {name: content[name] for name in ("trajformer", "state_dict")}
+    torch.save(without_state, rare / "last.ckpt")
+    message = "has no state of a training; train from its weights with --init"
+    with pytest.raises(CheckpointError, match=message):
+        fit(rare, recipe(store, trainer={"epochs": 4}), resume=True)
 
 
 def test_augmentation_and_model_draw_different_numbers() -> None:
     step: Any = SimpleNamespace(config=SimpleNamespace(seed=3), global_step=5, global_rank=0)
-    drawn = [
-        torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)
-    ]
-    again = [
-        torch.rand(64, generator=generator) for generator in (TaskModule.seed_step(step), None)
-    ]
-    assert all(map(torch.equal, drawn, again))
-    assert (drawn[0] - drawn[1]).abs().mean() > 0.2 and abs(
-        torch.corrcoef(torch.stack(drawn))[0, 1]
-    ) < 0.5
+
+    def draw() -> tuple[torch.Tensor, torch.Tensor]:
+        augmentation = torch.rand(64, generator=TaskModule.seed_step(step))
+        model = torch.rand(64)  # of the global generator
+        return augmentation, model
+
+    augmentation, model = draw()
+    again = draw()
+    assert torch.equal(augmentation, again[0])
+    assert torch.equal(model, again[1])
+    correlation = torch.corrcoef(torch.stack([augmentation, model]))[0, 1]
+    assert (augmentation - model).abs().mean() > 0.2
+    assert abs(correlation) < 0.5
 
 
 def test_a_folder_with_a_run_is_not_overwritten(store: Path, tmp_path: Path) -> None:
     config = recipe(store, trainer={"epochs": 1})
-    train(
-        config, TASK, tmp_path, resume=True, progress=False
-    )  # without a checkpoint the run starts
+    fit(tmp_path, config, resume=True)  # without a checkpoint the run starts
     before = weights(tmp_path)
     with pytest.raises(TrajformerError, match="already contains a run"):
-        train(config, TASK, tmp_path, progress=False)
-    other = replace(config.model, max_neighbors=5)
-    for changed, message in (
-        (
-            replace(config, model=other),
-            r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml",
-        ),
-        (replace(config, model=WayformerConfig(30)), r"model\.mmtransformer given, not null"),
-        (
-            replace(config, optim=replace(config.optim, learning_rate=0.5)),
-            r"optim\.learning_rate 0\.\d+, not 0\.5; resume",
-        ),
-        (
-            replace(config, data=replace(config.data, limit_train=2)),
-            r"data\.limit_train null, not 2",
-        ),
-        (
-            replace(config, data=replace(config.data, val_split="train")),
-            r'data\.val_split "val", not "train"',
-        ),
-        (
-            replace(config, seed=7, augment=replace(config.augment, flip=0.25)),
-            r"augment\.flip .*, not 0\.25; seed \d+, not 7",
-        ),
-    ):
+        fit(tmp_path, config)
+    fit(tmp_path, config, resume=True)  # a finished run does not change
+    assert largest_difference(weights(tmp_path), before) == 0.0
+
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"model": {"max_neighbors": 5}},
+        r"model\.mmtransformer\.max_neighbors \d+, not 5; resume with the config.yaml",
+    ),
+    ({"model": WayformerConfig(30)}, r"model\.mmtransformer given, not null"),
+    ({"optim": {"learning_rate": 0.5}}, r"optim\.learning_rate 0\.\d+, not 0\.5; resume"),
+    ({"data": {"limit_train": 2}}, r"data\.limit_train null, not 2"),
+    ({"data": {"val_split": "train"}}, r'data\.val_split "val", not "train"'),
+    (
+        {"seed": 7, "augment": {"flip": 0.25}},
+        r"augment\.flip .*, not 0\.25; seed \d+, not 7",
+    ),
+]
+
+
+def test_a_run_is_not_resumed_with_another_recipe(store: Path, tmp_path: Path) -> None:
+    one_epoch = {"trainer": {"epochs": 1}}
+    fit(tmp_path, recipe(store, **one_epoch))
+    before = weights(tmp_path)
+    for changes, message in CHANGES:
+        changed = recipe(store, **one_epoch, **changes)
         with pytest.raises(CheckpointError, match=r"last\.ckpt: was trained with .*" + message):
-            train(changed, TASK, tmp_path, resume=True, progress=False)
-    train(config, TASK, tmp_path, resume=True, progress=False)  # a finished run does not change
+            fit(tmp_path, changed, resume=True)
     assert largest_difference(weights(tmp_path), before) == 0.0
 
 
@@ -276,7 +256,7 @@ def test_a_length_in_steps_ends_within_an_epoch(store: Path, tmp_path: Path) -> 
     schedule = {"muon_rate": 2e-3, "warmup": 0.25}
     for name in ("first", "same"):
         config = recipe(store, trainer=trainer, optim=schedule)
-        train(config, TASK, tmp_path / name, progress=False)
+        fit(tmp_path / name, config)
     out = tmp_path / "first"
     assert weights(out, key="global_step") == 8
     assert log_of(out).index.tolist() == [7]  # epochs have five steps; the end is validated
@@ -285,13 +265,13 @@ def test_a_length_in_steps_ends_within_an_epoch(store: Path, tmp_path: Path) -> 
     assert 0 < rates[-1] < 0.2 * 3e-3
     assert largest_difference(weights(out), weights(tmp_path / "same")) == 0.0
 
-    train(config, TASK, out, resume=True, progress=False)  # a finished run does not change
+    fit(out, config, resume=True)  # a finished run does not change
     assert largest_difference(weights(out), weights(tmp_path / "same")) == 0.0
     shorter = recipe(store, trainer=trainer | {"steps": 7}, optim=schedule)
     with pytest.raises(CheckpointError, match=r"has 8 steps, more than trainer\.steps 7"):
-        train(shorter, TASK, out, resume=True, progress=False)
+        fit(out, shorter, resume=True)
     longer = recipe(store, trainer=trainer | {"steps": 21}, optim=schedule)
-    train(longer, TASK, out, resume=True, progress=False)
+    fit(out, longer, resume=True)
     assert weights(out, key="global_step") == 21
     assert log_of(out).index[-1] == 20
 
@@ -326,8 +306,8 @@ def test_a_training_builds_its_model_once(
     config = recipe(store, trainer={"epochs": 1})
     config.check()
     assert devices == ["meta"]
-    train(config, TASK, tmp_path, progress=False)
-    train(config, TASK, tmp_path, resume=True, progress=False)
+    fit(tmp_path, config)
+    fit(tmp_path, config, resume=True)
     assert devices == ["meta", "cpu", "cpu"]  # one for each start
 
 
@@ -382,7 +362,7 @@ def test_maps_of_road_lines_are_received_on_request_only(tmp_path: Path) -> None
 def test_a_run_keeps_the_properties_of_its_training_scenes(tmp_path: Path) -> None:
     config = replace(recipe(tmp_path), data=scene_data(tmp_path, SCENES[:2], SCENES[2:4]).config)
     config = replace(config, trainer=replace(config.trainer, epochs=1))
-    train(config, TASK, tmp_path / "run", progress=False)
+    fit(tmp_path / "run", config)
     expected = DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
     for name in ("best.ckpt", "last.ckpt"):
         assert Predictor(load_checkpoint(tmp_path / "run" / name)[0]).trained_on == expected

@@ -18,7 +18,8 @@ from trajformer.models.se2former.model import SE2Former
 from trajformer.models.se2former.paths import PathProposals
 from trajformer.scenes.geometry import to_frame
 from trajformer.scenes.scene import AgentRole
-from trajformer.testing.models import build_random, example_scenes
+from trajformer.testing.models import build_random
+from trajformer.testing.scenes import example_scenes
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,10 @@
-"""Small configs of all models."""
+"""Small configs of all models.
 
-from dataclasses import fields, replace
+A model of `MODELS` without a config here is tested with `ModelConfig.example`.
+"""
+
+from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -126,12 +130,9 @@ MODEL_CONFIGS: dict[str, Any] = {
     "scene-set": SCENE_SET,
     "scene-set-agents": replace(SCENE_SET, queries=0, modes=2),
 }
-# A new model without a small config above is tested with its default config.
 for _name, _kind in MODELS.items():
     if not any(type(config) is _kind for config in MODEL_CONFIGS.values()):
-        MODEL_CONFIGS[_name] = _kind(
-            **{field.name: FUTURE for field in fields(_kind) if field.name == "num_future"}
-        )
+        MODEL_CONFIGS[_name] = _kind.example(FUTURE)
 
 _DEPTHS = {
     "motion_layers": (1, 1),
@@ -163,3 +164,22 @@ def shallow_config(name: str, **changes: Any) -> Any:
 
 def shallow(name: str, **changes: Any) -> Forecaster:
     return build(shallow_config(name, **changes))
+
+
+@cache
+def training_cases() -> list[tuple[str, type[Any]]]:
+    """Each model with each of its losses: the name of a config and the class of the loss.
+
+    Of several configs of a model with a loss, it is the one with the most parameters. Models
+    without parameters are left out.
+    """
+    largest: dict[tuple[type[Any], type[Any]], tuple[int, str]] = {}
+    for name, config in MODEL_CONFIGS.items():
+        model = shallow(name)
+        size = sum(parameter.numel() for parameter in model.parameters())
+        if size == 0:
+            continue
+        for loss in model.losses:
+            pair = (type(config), loss)
+            largest[pair] = max(largest.get(pair, (0, "")), (size, name))
+    return [(name, loss) for (_, loss), (_, name) in largest.items()]

@@ -23,7 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.recipes.recipe import OptimConfig, TrainConfig
-from trajformer.testing.models import example_scenes
+from trajformer.testing.outputs import remove_dropout
+from trajformer.testing.scenes import example_scenes
 from trajformer.training import run
 from trajformer.training.forecasting import TASK, ForecastingModule
 from trajformer.training.optim import Length, build_optimizer, parameter_groups
@@ -106,19 +107,25 @@ class Objective(nn.Module):
 
 
 def noise(*shape: int, device: Any = None) -> Tensor:
-    """Numbers [B, K, A, Z] that depend on k only, and not on the division of a step."""
-    return torch.linspace(-1, 1, shape[1])[:, None, None].expand(shape)
+    """Numbers [B, K, ...] that depend on k only, and not on the division of a step."""
+    modes = torch.linspace(-1, 1, shape[1], device=device)
+    return modes.view(-1, *[1] * (len(shape) - 2)).expand(shape)
 
 
 def train_model(
-    name: str, steps: int, rank: int = 0, world: int = 1
+    name: str, loss_config: type[Any], steps: int, rank: int = 0, world: int = 1
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """The losses of the steps, means over processes, and the final weights.
+    """Train without dropout and augmentation.
 
-    There is no dropout and no augmentation.
+    Returns the losses of the steps, means over processes, and the final weights.
     """
     model = shallow(name)
-    objective: nn.Module = Objective(model, model.losses[-1]().build()).train()
+    remove_dropout(model)
+    if loss_config is model.losses[0]:
+        loss = model.choose_loss(None).build()
+    else:
+        loss = loss_config().build()
+    objective: nn.Module = Objective(model, loss).train()
     config = OptimConfig()
     optimizer, _ = build_optimizer(parameter_groups(objective, config), config, Length(steps))
     # AdamW gives a step of full size to gradients that are zero except for rounding
@@ -133,21 +140,21 @@ def train_model(
         scenes = STEPS[step % len(STEPS)]
         batch = collate([SCENES[index] for index in scenes[rank::world]])
         with patch("torch.randn", noise):
-            loss = parallel(batch)
-        loss.backward()
+            value = parallel(batch)
+        value.backward()
         optimizer.step()
         optimizer.zero_grad()
-        mean = loss.detach() / world
+        mean = value.detach() / world
         if world > 1:
             distributed.all_reduce(mean)
         losses.append(float(mean))
     return losses, model.state_dict()
 
 
-def train_models(names: tuple[str, ...], steps: int, results: Path) -> None:
-    """A process of the training of all models; the first one writes losses and weights by model."""
+def train_models(cases: list[tuple[str, type[Any]]], steps: int, results: Path) -> None:
+    """A process of the training of models and losses; the first one writes the results."""
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
-    trained = {name: train_model(name, steps, rank, 2) for name in names}
+    trained = [train_model(name, loss, steps, rank, 2) for name, loss in cases]
     if rank == 0:
         torch.save(trained, results)

@@ -13,7 +13,7 @@ from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
-from trajformer.testing.models import example_scenes
+from trajformer.testing.scenes import example_scenes
 
 
 @pytest.fixture

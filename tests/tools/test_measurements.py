@@ -20,7 +20,7 @@ from trajformer.errors import TrajformerError
 from trajformer.recipes.choices import MODELS
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
-from trajformer.testing.models import example_scenes
+from trajformer.testing.scenes import example_scenes
 
 
 @pytest.fixture(scope="module")

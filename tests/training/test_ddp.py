@@ -16,7 +16,7 @@ import torch
 import yaml
 from support import two_processes
 from support.agentformer import TINY
-from support.models import shallow_config
+from support.models import training_cases
 from support.processes import ROOT, environment, run_python
 from support.scenes import make_scene
 from support.training import largest_difference, logged, recipe, training_store, weights
@@ -25,7 +25,6 @@ from trajformer.data.augment import AugmentConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.recipes.checkpoint import load_predictor
-from trajformer.recipes.choices import MODELS as CONFIGS
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
@@ -212,37 +211,16 @@ def test_more_processes_than_scenes_are_refused(store: Path, tmp_path: Path) -> 
         train(ddp(store, data={"limit_train": 1}), TASK, tmp_path, progress=False)
 
 
-MODELS = (
-    "mmtransformer",
-    "mmtransformer-regions",
-    "mmtransformer-joint",
-    "wayformer-hierarchical-interleaved-latents",
-)
-MODELS += (
-    "spatial-channel-agent",
-    "lane-set",
-    "gatformer-joint",
-    "crowd",
-    "se2former",
-    "scene-set",
-    "agentformer-tokens",
-)
-MODELS += ("agentformer-sampler",)
-
-
 def test_two_processes_train_every_model_with_every_loss_like_one(tmp_path: Path) -> None:
-    """Steps are divided unevenly, and the scenes have different numbers of agents.
-
-    So a mean of means would be another loss.
-    """
-    kinds = {kind for name, kind in CONFIGS.items() if name != "constant_velocity"}
-    assert {type(shallow_config(name)) for name in MODELS} == kinds
-    two_processes.run_both(two_processes.train_models, MODELS, 3, tmp_path / "results.pt")
+    """Processes have different numbers of agents: a mean of means would be another loss."""
+    cases = training_cases()
+    two_processes.run_both(two_processes.train_models, cases, 3, tmp_path / "results.pt")
     results = torch.load(tmp_path / "results.pt", weights_only=True)
-    for name in MODELS:
-        losses, state = two_processes.train_model(name, 3)
-        assert results[name][0] == pytest.approx(losses, rel=1e-6), name
-        assert largest_difference(results[name][1], state) < 1e-5, name
+    for (name, loss), (losses, state) in zip(cases, results, strict=True):
+        expected_losses, expected_state = two_processes.train_model(name, loss, 3)
+        hint = f"{name}, {loss.__name__}: does it divide by trajformer.losses.terms.total?"
+        assert losses == pytest.approx(expected_losses, rel=1e-6), hint
+        assert largest_difference(state, expected_state) < 1e-5, hint
 
 
 def test_two_processes_train_on_scenes_with_one_agent(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ class SampledConstantVelocity(Forecaster, config=SampledConstantVelocityConfig):
         """Extrapolate the mean velocity of the last observed steps of each target."""
         targets = observation.num_targets
         start, velocity = extrapolate(observation, targets)
-        noise = named_noise(observation, targets, self.config.modes, self.config.seed).to(velocity)
+        noise = named_noise(observation, targets, self.config.modes, self.config.seed)
+        noise = noise.to(velocity, non_blocking=True)
         velocity = rotate(velocity[:, :, None], SAMPLED_TURN_SPREAD * noise)
         position = _positions(observation, start, velocity)
         return Forecast(position, -0.5 * noise**2, observation.frame)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -24,9 +24,15 @@ class Forecaster(nn.Module):
         joint: mode k of all targets is one joint future of the scene, with one probability.
         equivariant: predictions are SE(2)-equivariant: a rotated and shifted scene has rotated and
             shifted predictions. If False, predictions are translation-equivariant only.
+        fixed_history: the forecast depends on the number of observed steps. If False, unseen first
+            steps have the effect of a shorter history.
         find_unused_parameters: a training step may leave parameters without a gradient;
             distributed training must know this.
-        compiled_methods: methods that the loss calls instead of the model; they are compiled too.
+        compiled_methods: methods that the loss calls instead of the model; they are compiled too,
+            and the contract tests check that their results do not depend on the recorded future.
+        waits_for_device: the host waits for the device in the forward pass or in the loss, because
+            it copies values (an assignment in the loss) or needs the size of a result (a boolean
+            index).
         muon_exclude: endings of the names of matrices that read features or give results; Muon
             does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
@@ -37,8 +43,10 @@ class Forecaster(nn.Module):
     losses: tuple[type[Any], ...] = (SetLossConfig,)
     joint: bool = False
     equivariant: bool = True
+    fixed_history: bool = False
     find_unused_parameters: bool = False
     compiled_methods: tuple[str, ...] = ()
+    waits_for_device: bool = False
     muon_exclude: tuple[str, ...] = ()
     needs_first_stage: bool = False
     trained_on: DataSpec = DataSpec()
@@ -90,6 +98,13 @@ class ModelConfig(Config):
     """
 
     model: ClassVar[type[Any]]
+
+    @classmethod
+    def example(cls, num_future: int) -> Self:
+        """A small config for tests, by default with the default of each field but `num_future`."""
+        if any(field.name == "num_future" for field in fields(cls)):
+            return cls(num_future=num_future)  # type: ignore[call-arg]
+        return cls()
 
     def build(self) -> Any:
         """The model, with random weights."""

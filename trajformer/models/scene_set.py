@@ -238,6 +238,7 @@ class SceneSet(Forecaster, config=SceneSetConfig):
 
     losses = (SceneSetLossConfig,)
     compiled_methods = ("trajectories",)
+    waits_for_device = True  # its loss assigns queries to agents
 
     def __init__(self, config: SceneSetConfig) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Contract tests for models and readers; packages with own models or data sets can use them in their tests."""
+"""Contract tests of models and readers, for this package and for packages that extend it."""

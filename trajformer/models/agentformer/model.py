@@ -362,7 +362,8 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         if self.config.evaluation_samples is not None:
             samples = self.config.evaluation_samples
         noise = named_noise(observation, agents, samples * latent, self.config.seed)
-        return noise.to(mean.device).unflatten(-1, (samples, latent)).transpose(1, 2)
+        noise = noise.to(mean.device, non_blocking=True)
+        return noise.unflatten(-1, (samples, latent)).transpose(1, 2)
 
     def _origin(self, observation: Observation) -> Tensor:
         """Origin [B, 2] of each scene: mean of all observed positions.

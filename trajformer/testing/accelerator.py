@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 from unittest import SkipTest
 from unittest.mock import patch
 
@@ -62,6 +62,7 @@ _UNKNOWN_SIZES = (
 )
 
 Waits = Counter[str]
+Module = TypeVar("Module", bound=nn.Module)
 _counters: list[Waits] = []
 
 
@@ -69,7 +70,7 @@ class SimulatedTensor(Tensor):
     """A tensor of the device "sim" with the values of a CPU tensor."""
 
     __module__ = "torch"  # `scenes/geometry.py` finds its functions there
-    inner: Tensor
+    cpu_tensor: Tensor
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "SimulatedTensor":
@@ -81,21 +82,23 @@ class SimulatedTensor(Tensor):
                 inner.stride(),
                 inner.storage_offset(),
                 dtype=inner.dtype,
-                device=f"{DEVICE}:0",
+                device=torch.device(f"{DEVICE}:0"),
             )
 
     def __init__(self, inner: Tensor) -> None:
-        self.inner = inner
+        self.cpu_tensor = inner
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"{self.inner!r} on {DEVICE}"
+        return f"{self.cpu_tensor!r} on {DEVICE}"
 
     def tolist(self) -> Any:
         """PyTorch has no such method for wrappers."""
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run an operator on the CPU (SkipTest: the CPU has no such operator)."""
         kwargs = kwargs or {}
         tensors: list[Tensor] = []
@@ -144,7 +147,7 @@ def _unwrap(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
     if isinstance(value, SimulatedTensor):
-        return value.inner
+        return value.cpu_tensor
     return value
 
 
@@ -200,7 +203,7 @@ def counted() -> Iterator[Waits]:
         _counters.pop()
 
 
-def move(module: nn.Module) -> nn.Module:
+def move(module: Module) -> Module:
     """Move a module to the device; tied parameters stay tied.
 
     By default PyTorch would divide them, because the type of the tensors changes.
@@ -325,7 +328,7 @@ def _factory(func: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     """Called by `torch.tensor(values, device="sim")`."""
     _count("copy")
-    target.inner.copy_(source)  # type: ignore[attr-defined]
+    target.cpu_tensor.copy_(source)  # type: ignore[attr-defined]
     return target
 
 

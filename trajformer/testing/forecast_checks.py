@@ -183,7 +183,8 @@ def check_determinism(model: Forecaster, batch: SceneBatch) -> None:
 @torch.no_grad()
 def check_weights(model: Forecaster, batch: SceneBatch) -> None:
     """Another model of the config `model.config` with the same state dict has the same forecast."""
-    restored = model.config.build()
+    config: Any = model.config
+    restored = config.build()
     restored.load_state_dict(model.state_dict())
     first = model.eval()(batch.observation)
     second = restored.eval()(batch.observation)

@@ -160,8 +160,8 @@ def check_float16(model: Forecaster, batch: SceneBatch) -> None:
         losses.append(loss.item())
         gradients.append(_gradient(model) / scale)
     expected, actual = losses
-    error = abs(actual - expected)
-    assert error <= FLOAT16_RTOL * abs(expected), f"float16: loss {actual}, expected {expected}"
+    is_close = abs(actual - expected) <= FLOAT16_RTOL * abs(expected)
+    assert is_close, f"float16: loss {actual}, expected {expected}"
     similarity = torch.cosine_similarity(gradients[0], gradients[1], dim=0)
     assert similarity > 0.99, f"float16: cosine similarity {similarity:.4g} of the gradients"
 

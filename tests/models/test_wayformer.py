@@ -103,9 +103,11 @@ def test_fusion_divides_the_blocks_and_joins_the_modalities(
         assert len(scene.joint.blocks) == joint_depth
 
     history, agents, road = grids()
-    changed = influence(
-        lambda x: scene([history, agents, Grid(x, road.real)])[0], road.token, (0, 0, 0)
-    )[0]
+
+    def tokens(road_token: Tensor) -> Tensor:
+        return scene([history, agents, Grid(road_token, road.real)])[0]
+
+    changed = influence(tokens, road.token, (0, 0, 0))[0]
     assert changed[-7:].all()  # tokens of the road
     assert changed[:20].any() == (fusion != "late")
 
@@ -160,10 +162,12 @@ def test_the_road_is_copied_to_steps_with_agents_and_its_copies_are_averaged(kin
     has_road = before.real[:, :, 4:].any(-1)
     assert has_road.tolist() == [[False, False, True, True, True], [True] * 5]
 
-    torch.testing.assert_close(token[0, 20:], after.token[0, 2:, 4:].mean(0))
-    torch.testing.assert_close(token[1, 20:24], after.token[1, :, 4:8].mean(0))
-    assert torch.equal(token[:, :20], after.token[:, :, :4].flatten(1, 2))
+    agent_slots = after.token[:, :, :4]
+    road_slots = after.token[:, :, 4:]
+    assert torch.equal(token[:, :20], agent_slots.flatten(1, 2))
     assert torch.equal(real[:, 20:], road.real[:, 0])
+    torch.testing.assert_close(token[0, 20:], road_slots[0, 2:].mean(0))
+    torch.testing.assert_close(token[1, 20:24], road_slots[1, :, :4].mean(0))
 
 
 def small(**changes: object) -> wayformer.Wayformer:
@@ -194,25 +198,32 @@ def test_components_are_merged_in_evaluation_only() -> None:
     torch.testing.assert_close(merged.scale, expected.scale)
 
 
+def test_a_model_has_at_most_the_modes_of_its_proposals() -> None:
+    with pytest.raises(ConfigError, match="modes: 7, expected at most 6"):
+        small(modes=7)
+
+
 @pytest.mark.parametrize(
-    ("config", "error"),
+    ("fusion", "attention", "changes", "error"),
     [
-        (lambda: small(modes=7), "modes: 7, expected at most 6"),
         (
-            lambda: encoder(latents=LatentConfig(counts=(2, 3))),
+            "early",
+            "multi_axis",
+            {"latents": LatentConfig(counts=(2, 3))},
             r"latents\.counts: 2 numbers, expected 1 for multi_axis",
         ),
         (
-            lambda: encoder("early", "sequential", latents=LatentConfig(counts=(2,))),
+            "early",
+            "sequential",
+            {"latents": LatentConfig(counts=(2,))},
             "1 numbers, expected 2 for sequential",
         ),
-        (lambda: encoder("early", "interleaved", layers=1), "layers: 1, expected at least two"),
-        (
-            lambda: encoder("hierarchical", "interleaved", layers=3),
-            "layers: 3, expected at least two",
-        ),
+        ("early", "interleaved", {"layers": 1}, "layers: 1, expected at least two"),
+        ("hierarchical", "interleaved", {"layers": 3}, "layers: 3, expected at least two"),
     ],
 )
-def test_configs_that_do_not_fit_are_errors(config: Callable[[], object], error: str) -> None:
+def test_encoders_that_do_not_fit_are_errors(
+    fusion: str, attention: str, changes: dict[str, Any], error: str
+) -> None:
     with pytest.raises(ConfigError, match=error):
-        config()
+        encoder(fusion, attention, **changes)

@@ -111,10 +111,8 @@ def test_a_training_starts_from_a_checkpoint(
 ) -> None:
     before = whole[0.0] / "last.ckpt"
     still = {"learning_rate": 1e-12}
-    fit(
-        tmp_path / "run",
-        recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still),
-    )
+    config = recipe(store, init=str(before), seed=3, trainer={"epochs": 1}, optim=still)
+    fit(tmp_path / "run", config)
     assert largest_difference(weights(tmp_path / "run"), weights(whole[0.0])) < 1e-6
     before.rename(tmp_path / "moved")  # a resumed run does not need it
     try:
@@ -240,6 +238,7 @@ CHANGES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*validation scenes are also training scenes")
 def test_a_run_is_not_resumed_with_another_recipe(store: Path, tmp_path: Path) -> None:
     one_epoch = {"trainer": {"epochs": 1}}
     fit(tmp_path, recipe(store, **one_epoch))

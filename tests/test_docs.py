@@ -93,7 +93,8 @@ def run_blocks(text: str) -> list[str]:
         elif language == "sh":
             for line in body.splitlines():
                 program, *words = shlex.split(line)
-                assert program == "trajformer" and run(*words) == 0, line
+                assert program == "trajformer", line
+                assert run(*words) == 0, line
                 commands.append(words[0])
     return commands
 
@@ -104,48 +105,42 @@ def test_the_example_of_the_guide_runs(
     monkeypatch.chdir(tmp_path)
     assert run_blocks(GUIDE) == ["preprocess", "store", "evaluate", "predict", "plot"]
     text = capsys.readouterr().out
-    assert (
-        "val: 1 scenes" in text
-        and "0 skipped" in text
-        and "forecasts of 3 agents in 1 scenes" in text
-    )
+    assert "val: 1 scenes" in text
+    assert "0 skipped" in text
+    assert "forecasts of 3 agents in 1 scenes" in text
     assert Path("pictures/crossing.png").read_bytes().startswith(b"\x89PNG")
     assert set(pd.read_parquet("forecasts.parquet").track_id) == {"turning", "oncoming", "walker"}
+
     [scene] = SceneStore("mystore", "val")
+    oncoming, turning, walker = scene.agent_kind.tolist()
+    assert oncoming == turning == AgentKind.VEHICLE
+    assert walker == AgentKind.PEDESTRIAN
     assert scene.agent_role.tolist() == [AgentRole.SCORED] * 3
-    assert scene.agent_kind.tolist() == [
-        AgentKind.VEHICLE,
-        AgentKind.VEHICLE,
-        AgentKind.PEDESTRIAN,
-    ]  # oncoming, turning, walker
     assert (scene.num_history, scene.num_steps, scene.num_polylines) == (50, 110, 7)
+
     lanes = read_lanes(Path("mydata/lanes.json"))
-    assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3 and (
-        lanes.edge_kind == EdgeKind.LEFT
-    ).sum() == 2
+    assert (lanes.edge_kind == EdgeKind.SUCCESSOR).sum() == 3
+    assert (lanes.edge_kind == EdgeKind.LEFT).sum() == 2
     assert lanes.polyline_kind.tolist()[5:] == [PolylineKind.CROSSWALK, PolylineKind.DRIVABLE_AREA]
     start, end, owner = lanes.segments()
+    is_lane = owner < 5
     cars = (scene.position[:2] + scene.origin).reshape(-1, 2)
-    assert (
-        distance_to_segments(cars[:, None], start[owner < 5], end[owner < 5]).min(1).max() < 0.1
-    )  # they keep to the lanes
+    distance = distance_to_segments(cars[:, None], start[is_lane], end[is_lane])
+    assert distance.min(1).max() < 0.1, "cars keep to the lanes"
 
 
 def test_the_guide_names_every_column_word_and_option() -> None:
     table = section(GUIDE, "The table")
-    for name in (
-        *TEXT,
-        *NUMBERS,
-        *(kind.name.lower() for kind in AgentKind),
-        *(role.name.lower() for role in AgentRole),
-    ):
+    kinds = [kind.name.lower() for kind in AgentKind]
+    roles = [role.name.lower() for role in AgentRole]
+    for name in (*TEXT, *NUMBERS, *kinds, *roles):
         assert f"`{name}`" in table, name
     rest = section(GUIDE, "Time, windows and scenes") + section(GUIDE, "Lanes")
+    rest = rest.replace("\n", " ")
     for field in fields(Table):
+        option = f"--{field.name.replace('_', '-')}"
         default = str(field.default).removesuffix(".0")
-        assert re.search(
-            rf"`--{field.name.replace('_', '-')}`[^(]*\({default}\)", rest.replace("\n", " ")
-        ), field.name
+        assert re.search(rf"`{option}`[^(]*\({default}\)", rest), option
 
 
 def cells(page: str, row: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small valid raw folder for every reader."""
+"""A small valid raw folder for every reader: the function of its name writes it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +13,15 @@ from support.recordings import crowd, write_recording
 
 from data_prep.reader import Reader
 from data_prep.readers.names import READERS
+
+
+def built_in_readers() -> list[str]:
+    """Names of the readers of this project, without those of other installed packages."""
+    names = []
+    for name, reader in READERS.items():
+        if reader.__module__.startswith("data_prep."):
+            names.append(name)
+    return names
 
 
 def argoverse1(raw: Path) -> Reader:
@@ -114,15 +123,7 @@ def _nuscenes_row(
     return " ".join(map(str, words))
 
 
-_ALL = (
-    argoverse1,
-    argoverse2,
-    argoverse2_sensor,
-    eth_ucy,
-    interaction,
-    nuscenes_prediction,
-    scenarionet,
-    sdd,
-    table,
-)
-FOLDERS: dict[str, Callable[[Path], Reader]] = {function.__name__: function for function in _ALL}
+FOLDERS: dict[str, Callable[[Path], Reader]] = {}
+for _name in built_in_readers():
+    if _name in globals():
+        FOLDERS[_name] = globals()[_name]

@@ -4,8 +4,9 @@
         write_two_recordings(tmp_path / "raw")
         check_reader(MyReader(), tmp_path / "raw", tmp_path)
 
-A reader is any object with the methods `splits(raw)`, `inputs(raw, split)` and `read(item, split, raw)` of
-`data_prep.reader.Reader`. All failures are AssertionErrors that name the input, or the file and its damage.
+A reader is any object with the methods `splits(raw)`, `inputs(raw, split)` and
+`read(item, split, raw)` of `data_prep.reader.Reader`. All failures are AssertionErrors that name
+the input, or the file and its damage.
 """
 
 import gzip
@@ -38,39 +39,48 @@ WORDS = [
     "\0",
     "\x1b[2J",
     "é\u2028",
+    '"',
+    "<",
+    "&x;",
+    ",",
+    "\n",
 ]
-WORDS += ['"', "<", "&x;", ",", "\n"]
 
 
 def check_reader(reader: Any, raw: Path, tmp_path: Path) -> None:
-    """Check the complete contract: valid scenes from valid files, and one-line errors from damaged files.
+    """Run all checks: valid scenes from valid files, and one-line errors from damaged files.
 
-    The folder `raw` has at least one valid scene; it is copied for each damage, so it should be small. The empty or new
-    folder `tmp_path` is for shards and damaged copies.
+    The folder `raw` has at least one valid scene; it is copied for each damage, so it should be
+    small. The empty or new folder `tmp_path` is for shards and damaged copies.
     """
     check_scenes(reader, raw, tmp_path)
     check_damaged_files(reader, raw, tmp_path)
 
 
 def check_scenes(reader: Any, raw: Path, tmp_path: Path) -> None:
-    """Check that inputs are listed deterministically and that each becomes a valid scene which a shard stores unchanged."""
+    """Check that each listed input becomes a valid scene, which a shard stores unchanged.
+
+    Splits, inputs and scenes are the same in a second call.
+    """
     splits = reader.splits(raw)
     assert splits and splits == sorted(splits) == reader.splits(raw), f"splits: {splits}"
     for split in splits:
         items = reader.inputs(raw, split)
-        assert items and items == reader.inputs(raw, split), (
-            f"{split}: inputs are missing or differ between two calls"
-        )
-        scenes = [reader.read(item, split, raw).validate() for item in items]
-        for item, scene in zip(items, scenes, strict=True):
-            assert scenes_equal(scene, reader.read(item, split, raw)), (
-                f"{item}: reading twice gives different scenes"
-            )
-            assert scene.split == split, f"{item}: split {scene.split!r}, expected {split!r}"
-        assert len({scene.scene_id for scene in scenes}) == len(items), (
-            f"{split}: two scenes have the same id"
-        )
+        assert items, f"{split}: no inputs"
+        assert items == reader.inputs(raw, split), f"{split}: inputs differ between two calls"
+        scenes = [_read_twice(reader, item, split, raw) for item in items]
+        ids = {scene.scene_id for scene in scenes}
+        assert len(ids) == len(items), f"{split}: two scenes have the same id"
         check_round_trip(scenes, tmp_path)
+
+
+def _read_twice(reader: Any, item: Any, split: str, raw: Path) -> Scene:
+    """The valid scene of an input, which is read twice."""
+    scene: Scene = reader.read(item, split, raw).validate()
+    again = reader.read(item, split, raw)
+    assert scenes_equal(scene, again), f"{item}: reading twice gives different scenes"
+    assert scene.split == split, f"{item}: split {scene.split!r}, expected {split!r}"
+    return scene
 
 
 def check_round_trip(scenes: list[Scene], tmp_path: Path) -> None:
@@ -79,17 +89,16 @@ def check_round_trip(scenes: list[Scene], tmp_path: Path) -> None:
     write_shard(path, scenes, ShardInfo(scenes[0].source, scenes[0].split))
     shard = Shard(path)
     for row, scene in enumerate(scenes):
-        assert scenes_equal(shard.scene(row).validate(), scene), (
-            f"scene {scene.scene_id}: changed by a shard"
-        )
+        stored = shard.scene(row).validate()
+        assert scenes_equal(stored, scene), f"scene {scene.scene_id}: changed by a shard"
     path.unlink()
 
 
 def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -> None:
-    """Check that every damage to a file gives errors of one line that name the file, or valid scenes.
+    """Check that every damage to a file gives valid scenes, or errors that name the file.
 
-    The first file of each name pattern in `raw` (names without digits) is damaged in all ways of `damages(seed)`. Content
-    that is lost completely must never give another scene than before.
+    The first file of each name pattern in `raw` (names without digits) is damaged in all ways of
+    `damages(seed)`. Content that is lost completely must never give another scene than before.
     """
     before = {split: _scenes(read_all(reader, raw, split)) for split in reader.splits(raw)}
     for file in example_files(raw):
@@ -102,11 +111,7 @@ def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -
                 label = f"{file.name}, {name}, split {split}"
                 outcomes = read_all(reader, folder, split)
                 check_messages(outcomes, folder, label)
-                changed = [
-                    s
-                    for s in _scenes(outcomes)
-                    if not any(scenes_equal(s, other) for other in known)
-                ]
+                changed = _without(_scenes(outcomes), known)
                 if name in LOST:
                     assert outcomes, f"{label}: the input is no longer listed"
                     assert not changed, f"{label}: gave a scene"
@@ -116,25 +121,37 @@ def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -
             check_round_trip(new, tmp_path)
 
 
+def _without(scenes: list[Scene], known: list[Scene]) -> list[Scene]:
+    """The scenes that are not equal to a known one."""
+    new = []
+    for scene in scenes:
+        if not any(scenes_equal(scene, other) for other in known):
+            new.append(scene)
+    return new
+
+
 def _scenes(outcomes: dict[str, Outcome]) -> list[Scene]:
     return [outcome for outcome in outcomes.values() if isinstance(outcome, Scene)]
 
 
 def check_messages(outcomes: dict[str, Outcome], raw: Path, label: str = "") -> None:
     """Check that each error message is one printable line that names a file or a scene."""
+    starts_with_name = re.compile(rf"({re.escape(str(raw))}|scene ).*: .")
     for item, message in outcomes.items():
-        if isinstance(message, str):
-            reason = message.replace(f"{raw}{os.sep}", "")
-            where = f"{label}: {item}: {reason[:MAX_REASON]!r}:"
-            assert reason.isprintable(), f"{where} not one printable line"
-            assert len(reason) < MAX_REASON, f"{where} {len(reason)} characters"
-            assert re.match(rf"({re.escape(str(raw))}|scene ).*: .", message), (
-                f"{where} names no file"
-            )
+        if isinstance(message, Scene):
+            continue
+        reason = message.replace(f"{raw}{os.sep}", "")
+        where = f"{label}: {item}: {reason[:MAX_REASON]!r}:"
+        assert reason.isprintable(), f"{where} not one printable line"
+        assert len(reason) < MAX_REASON, f"{where} {len(reason)} characters"
+        assert starts_with_name.match(message), f"{where} names no file"
 
 
 def read_all(reader: Any, raw: Path, split: str) -> dict[str, Outcome]:
-    """Read all inputs of a split: by name, the scene or the message of its SceneError; other exceptions are raised."""
+    """Read all inputs of a split: by name, the scene or the message of its SceneError.
+
+    Other exceptions are raised.
+    """
     try:
         items = reader.inputs(raw, split)
     except TrajformerError as error:
@@ -149,14 +166,19 @@ def read_all(reader: Any, raw: Path, split: str) -> dict[str, Outcome]:
 
 
 def example_files(raw: Path) -> Iterator[Path]:
-    """The first file of each name pattern below a folder, where a pattern is the name without digits and hexadecimal ids."""
-    files = sorted((path for path in raw.rglob("*") if path.is_file()), reverse=True)
-    yield from sorted(
-        {re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name): path for path in files}.values()
-    )
+    """The first file of each name pattern below a folder.
+
+    The pattern is the name without digits and hexadecimal ids.
+    """
+    by_pattern: dict[str, Path] = {}
+    for path in sorted(raw.rglob("*")):
+        pattern = re.sub(r"[0-9a-f-]{8,}|\d+", "#", path.name)
+        if path.is_file():
+            by_pattern.setdefault(pattern, path)
+    yield from sorted(by_pattern.values())
 
 
-# ---- damages -------------------------------------------------------------------------------------------------------
+# ---- damages ---------------------------------------------------------------------------------
 
 
 def change_bytes(change: Callable[[bytes], bytes]) -> Damage:
@@ -199,13 +221,16 @@ if os.geteuid():  # the superuser can read all files
 def damages(seed: int) -> dict[str, Damage]:
     """Damages by name: lost content, special files, truncation, and a few random edits."""
     rng = random.Random(seed)
-    cuts: dict[str, Damage] = {}
-    for share in (0.001, 0.3, 0.6, 0.9, 0.999):
-        cuts[f"truncated to {share:.3g}"] = lambda path, share=share: os.truncate(
-            path, int(share * path.stat().st_size)
-        )  # type: ignore[misc]
+    cuts = {}
+    for fraction in (0.001, 0.3, 0.6, 0.9, 0.999):
+        cuts[f"truncated to {fraction:.3g}"] = truncate(fraction)
     edits = {f"random edit {number}": change_bytes(random_edit(rng)) for number in range(8)}
     return LOST | SPECIAL | cuts | edits
+
+
+def truncate(fraction: float) -> Damage:
+    """Keep the first part of a file."""
+    return lambda path: os.truncate(path, int(fraction * path.stat().st_size))
 
 
 def random_edit(rng: random.Random) -> Callable[[bytes], bytes]:
@@ -215,28 +240,31 @@ def random_edit(rng: random.Random) -> Callable[[bytes], bytes]:
 
 
 def _edit(data: bytes, rng: random.Random) -> bytes:
+    """One random edit of at least one byte."""
     if not data:
         return data
-    tail = rng.random() < 0.3  # binary tables describe their content at the end
-    start = rng.randrange(max(0, len(data) - 4096) if tail else 0, len(data))
+    first = 0
+    if rng.random() < 0.3:
+        first = max(0, len(data) - 4096)  # binary tables describe their content at the end
+    start = rng.randrange(first, len(data))
     end = min(len(data), start + rng.choice([1, 2, 4, 8, 64, 512, 4096, 65536]))
-    before, after = data[:start], data[end:]
+    before = data[:start]
+    after = data[end:]
+
+    # Words near the start.
     offset = max(0, start - 200)
     words = list(re.finditer(rb"[^\s,;=\"<>/]+", data[offset : start + 200]))
     match rng.choice(["flip", "fill", "drop", "insert", "truncate", "word", "word", "word"]):
-        case "word" if words:  # a word near `start`
+        case "word" if words:
             word = rng.choice(words)
-            return (
-                data[: offset + word.start()]
-                + rng.choice(WORDS).encode()
-                + data[offset + word.end() :]
-            )
+            replacement = rng.choice(WORDS).encode()
+            return data[: offset + word.start()] + replacement + data[offset + word.end() :]
         case "flip":
-            return before + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+            flipped = data[start] ^ 1 << rng.randrange(8)
+            return before + bytes([flipped]) + data[start + 1 :]
         case "fill":
-            return (
-                before + bytes([rng.choice([0, 255, rng.randrange(256)])]) * (end - start) + after
-            )
+            value = rng.choice([0, 255, rng.randrange(256)])
+            return before + bytes([value]) * (end - start) + after
         case "insert":
             other = rng.randrange(len(data))
             return before + data[other : other + end - start] + data[start:]

@@ -49,17 +49,14 @@ def test_changed_bytes_never_change_a_model(tmp_path: Path, name: str) -> None:
             load_checkpoint(path)
 
 
-def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
-    """It has no checksum, and only the split of its recipe is known."""
+@pytest.mark.parametrize("entry", ["trained_on", "schema"])
+def test_a_checkpoint_without_an_entry_of_its_head_is_refused(entry: str, tmp_path: Path) -> None:
     head = describe(RECIPE)
-    del head["trained_on"]
-    save_file(
-        RECIPE.build_model().state_dict(),
-        tmp_path / "old.safetensors",
-        {CONFIG_KEY: json.dumps(head)},
-    )
-    model, _ = load_checkpoint(tmp_path / "old.safetensors")
-    assert Predictor(model).trained_on == DataSpec(split="train")
+    del head[entry]
+    file = tmp_path / "incomplete.safetensors"
+    save_file(RECIPE.build_model().state_dict(), file, {CONFIG_KEY: json.dumps(head)})
+    with pytest.raises(CheckpointError, match=entry):
+        load_checkpoint(file)
 
 
 @pytest.mark.parametrize("name", pretrained_names())

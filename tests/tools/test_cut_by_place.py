@@ -1,4 +1,4 @@
-"""The development part of a training split."""
+"""Training scenes that are held out by place."""
 
 from dataclasses import replace
 from pathlib import Path

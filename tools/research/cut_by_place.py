@@ -1,4 +1,4 @@
-"""Cut a development part from the training split of a store by place.
+"""Hold out training scenes of a store by place.
 
     python tools/research/cut_by_place.py stores/av1 stores/dev
 
@@ -30,7 +30,7 @@ SHARD_SCENES = 1000
 
 
 def held_out(scene: Scene, side_m: float) -> bool:
-    """Whether the square of a scene belongs to the development part."""
+    """Whether the square of a scene is held out."""
     x, y = np.floor(scene.origin / side_m).astype(int)
     checksum = zlib.crc32(f"{scene.city}{x},{y}".encode())
     return checksum % 6 in (0, 2, 3)

@@ -81,7 +81,9 @@ def load_checkpoint(
         if isinstance(model, Forecaster):
             assert isinstance(config, TrainConfig)
             model.batch_config = config.data.batch
-            model.trained_on = training_scenes(content, config)
+            model.trained_on = training_scenes(path, content)
+    except CheckpointError:
+        raise
     except _MISFIT as error:
         raise _misfit(path, error) from error
     return model.eval(), config
@@ -107,10 +109,16 @@ def recipe_of(path: Path | str, content: dict[str, Any], recipe: type[R]) -> R:
     return config
 
 
-def training_scenes(content: dict[str, Any], recipe: TrainConfig) -> DataSpec:
-    """Properties of the training scenes in the content of a checkpoint."""
-    plain = content[CONFIG_KEY].get("trained_on") or {"split": recipe.data.train_split}
-    return DataSpec.from_plain(plain)
+def training_scenes(path: Path | str, content: dict[str, Any]) -> DataSpec:
+    """Properties of the training scenes in the content of a checkpoint.
+
+    They are unknown for converted weights of other programs. Raises CheckpointError: the entry is
+    missing or damaged.
+    """
+    try:
+        return DataSpec.from_plain(content[CONFIG_KEY]["trained_on"])
+    except _MISFIT as error:
+        raise _misfit(path, error) from error
 
 
 def _weights_of(content: dict[str, Any]) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from trajformer.recipes.names import PRETRAINED, checkpoint_file, pretrained_nam
 from trajformer.scenes.files import atomically
 
 CONFIG_KEY = "trajformer"  # the entry with version, task, recipe and training scenes
-SCHEMA_VERSION = 1  # of checkpoints; files without it have version 1
+SCHEMA_VERSION = 1  # of checkpoints
 WEIGHT_PREFIX = "model."  # of the names of weights in a file of a run
 SAFETENSORS = ".safetensors"
 
@@ -60,7 +60,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     head = content.get(CONFIG_KEY) if isinstance(content, dict) else None
     if not isinstance(head, dict) or "state_dict" not in content:
         raise CheckpointError(f"{path}: not a trajformer checkpoint (no '{CONFIG_KEY}' entry)")
-    schema = head.get("schema", 1)
+    schema = head.get("schema")
     if schema != SCHEMA_VERSION:
         known = f"this software ({trajformer.__version__}) reads {SCHEMA_VERSION}"
         advice = f"made by version {head.get('version')}, install that version"

@@ -33,7 +33,7 @@ def check_resume(path: Path, config: Any, model: nn.Module, scenes: DataSpec, ro
     content = read_checkpoint(path)
     before = recipe_of(path, content, type(config))
     if isinstance(before, TrainConfig):
-        check_scenes(scenes, training_scenes(content, before), root)
+        check_scenes(scenes, training_scenes(path, content), root)
     if not {"loops", "global_step"} <= content.keys():
         advice = "train from its weights with --init"
         raise CheckpointError(f"{path}: has no state of a training; {advice}")

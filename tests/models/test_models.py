@@ -17,6 +17,7 @@ from support.models import (
     WAYFORMER,
     shallow,
     shallow_config,
+    training_cases,
 )
 from support.scenes import PERIOD_S, hide, make_scene, varied_scenes
 from support.tensors import draw
@@ -38,7 +39,7 @@ from trajformer.models.modes import consensus
 from trajformer.models.wayformer import LatentConfig
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
-from trajformer.testing.models import CHECKS, build_random
+from trajformer.testing.models import CHECKS, LOSS_CHECKS, build_random, with_loss
 from trajformer.testing.training_checks import BFLOAT16_ROUNDING
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
@@ -63,6 +64,23 @@ def test_contract(
     model = small_model(name)
     model.zero_grad()
     check(model, batch)
+
+
+def further_losses() -> list[tuple[str, Any]]:
+    """Models with a loss that is not their default."""
+    cases = []
+    for name, loss in training_cases():
+        if loss is not small_model(name).losses[0]:
+            cases.append((name, loss))
+    return cases
+
+
+@pytest.mark.parametrize("check", LOSS_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("name", "loss"), further_losses())
+def test_contract_of_further_losses(
+    name: str, loss: Any, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch
+) -> None:
+    check(with_loss(shallow(name), loss), batch)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,8 @@ class Linear(Forecaster):
             self.unused = nn.Linear(1, 1)
         if config.error in ("truth", "truth in a method", "no call"):
             self.losses = (LeakyLossConfig,)
+        if config.error == "truth in a further loss":
+            self.losses = (SetLossConfig, LeakyLossConfig)
         if config.error == "truth in a method":
             self.compiled_methods = ("propose",)
 
@@ -135,7 +137,7 @@ class LeakyLoss(nn.Module):
 
     def forward(self, model: Any, batch: SceneBatch) -> Terms:
         leak = float(batch.truth.position.sum())
-        if model.config.error == "truth":
+        if model.config.error.startswith("truth") and not model.compiled_methods:
             forecast = model(batch.observation, leak)
             return SetLossConfig().build()(lambda _: forecast, batch)
         if model.config.error == "truth in a method":
@@ -187,6 +189,11 @@ def test_the_check_detects_the_violation(error: str, batch: SceneBatch) -> None:
         expected = RuntimeError  # of the operator, as on a GPU
     with pytest.raises(expected):
         VIOLATIONS[error](model, batch)
+
+
+def test_all_losses_of_a_model_are_checked() -> None:
+    with pytest.raises(AssertionError, match="more than the observation"):
+        check_model(LinearConfig(error="truth in a further loss"))
 
 
 def test_declared_exceptions_are_allowed(batch: SceneBatch) -> None:

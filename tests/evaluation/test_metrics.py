@@ -135,11 +135,11 @@ def test_only_the_most_probable_modes_count() -> None:
 
 def test_futures_that_the_most_probable_modes_cover() -> None:
     """Ends of modes are 0, 10 and 20 m; the last one is the least probable."""
-    forecast = lines([20.0, 0.0, 10.0], [0.0, 2.0, 1.0])
+    forecast = lines([20.0, 0.0, 10.0], [0.0, 2.0, 1.0], steps=3)
     ends = torch.tensor([2.0, 2.01, 12.0, 20.0, 0.0])  # up to 2 m is covered
-    target = torch.zeros(1, 1, 5, 2, 2)
+    target = torch.zeros(1, 1, 5, 3, 2)
     target[0, 0, :, -1, 0] = ends
-    valid = torch.ones(1, 1, 5, 2, dtype=torch.bool)
+    valid = torch.ones(1, 1, 5, 3, dtype=torch.bool)
     valid[0, 0, 4, -1] = False
     covered, known = futures_covered(forecast, target, valid, 2)
     assert covered[0, 0, :4].tolist() == [True, False, True, False]

@@ -118,9 +118,12 @@ def test_the_error_names_the_owner_and_the_remedy(tmp_path: Path) -> None:
     for too_short in (shorter, slower):
         with pytest.raises(TrajformerError, match="too short to be converted"):
             check_scenes(too_short, SPEC, tmp_path)
+    # another period changes the numbers of steps, too
+    other_period = replace(SPEC, period_s=0.2)
     options = "OUT --period-s 0.1 --num-history 8 --num-future 6$"
-    with pytest.raises(TrajformerError, match=options):
-        check_scenes(faster, SPEC, tmp_path)
+    for convertible in (faster, other_period):
+        with pytest.raises(TrajformerError, match=options):
+            check_scenes(convertible, SPEC, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,11 @@ AGENTFORMER = AgentFormerConfig(
 
 
 def _wayformers() -> dict[str, WayformerConfig]:
-    """All pairs of fusion and attention with few layers; four pairs have latent queries."""
-    fusions = (("early", 2), ("late", 2), ("hierarchical", 4))
+    """All pairs of fusion and attention with a minimal number of layers.
+
+    Four pairs have latent queries.
+    """
+    layers = {"early": 2, "late": 2, "hierarchical": 4}
     attentions = ("multi_axis", "sequential", "interleaved")
     with_latents = {
         ("early", "sequential"),
@@ -81,16 +84,18 @@ def _wayformers() -> dict[str, WayformerConfig]:
         ("hierarchical", "interleaved"),
     }
     configs = {}
-    for (fusion, layers), attention in product(fusions, attentions):
-        latents = LatentConfig() if (fusion, attention) in with_latents else None
-        encoder = SceneEncoderConfig(fusion, attention, latents, layers, BLOCK)
-        configs[f"wayformer-{fusion}-{attention}{'-latents' if latents else ''}"] = replace(
-            WAYFORMER, encoder=encoder
-        )
+    for fusion, attention in product(layers, attentions):
+        name = f"wayformer-{fusion}-{attention}"
+        latents = None
+        if (fusion, attention) in with_latents:
+            name += "-latents"
+            latents = LatentConfig()
+        encoder = SceneEncoderConfig(fusion, attention, latents, layers[fusion], BLOCK)
+        configs[name] = replace(WAYFORMER, encoder=encoder)
+
     first = configs["wayformer-early-multi_axis"]
-    configs["wayformer-9-components"] = replace(
-        first, proposals=9, decoder=replace(BLOCK, width=16)
-    )
+    narrow = replace(BLOCK, width=16)
+    configs["wayformer-9-components"] = replace(first, proposals=9, decoder=narrow)
     configs["wayformer-3-steps"] = replace(first, steps_per_token=3)
     return configs
 
@@ -170,16 +175,16 @@ def shallow(name: str, **changes: Any) -> Forecaster:
 def training_cases() -> list[tuple[str, type[Any]]]:
     """Each model with each of its losses: the name of a config and the class of the loss.
 
-    Of several configs of a model with a loss, it is the one with the most parameters. Models
-    without parameters are left out.
+    Of several configs, it is the one with the most parameters, for marginal and for joint modes.
+    Models without parameters are left out.
     """
-    largest: dict[tuple[type[Any], type[Any]], tuple[int, str]] = {}
+    largest: dict[tuple[type[Any], type[Any], bool], tuple[int, str]] = {}
     for name, config in MODEL_CONFIGS.items():
         model = shallow(name)
         size = sum(parameter.numel() for parameter in model.parameters())
         if size == 0:
             continue
         for loss in model.losses:
-            pair = (type(config), loss)
-            largest[pair] = max(largest.get(pair, (0, "")), (size, name))
-    return [(name, loss) for (_, loss), (_, name) in largest.items()]
+            case = (type(config), loss, model.joint)
+            largest[case] = max(largest.get(case, (0, "")), (size, name))
+    return [(name, loss) for (_, loss, _), (_, name) in largest.items()]

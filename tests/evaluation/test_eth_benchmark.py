@@ -174,7 +174,8 @@ def test_the_table_has_published_rows_and_rows_of_models() -> None:
 def checkpoint(path: Path, split: str = "eth_train") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     recipe = TrainConfig(ConstantVelocityConfig(modes=3), DataConfig(train_split=split))
-    torch.save({"trajformer": describe(recipe), "state_dict": {}}, path)
+    head = describe(recipe, DataSpec(split=split))
+    torch.save({"trajformer": head, "state_dict": {}}, path)
     return path
 
 

@@ -85,7 +85,7 @@ class ImportGraph:
 
     Attributes:
         packages: names in the order of ROLES.
-        edges: by (importer, imported package), the modules of the importer and what they import.
+        edges: by (importer, imported package), the modules of the importer and their imports.
     """
 
     packages: list[str]

@@ -8,11 +8,13 @@ from support.cli import run
 from support.processes import run_python
 
 from trajformer import cli
+from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.names import (
     checkpoint_file,
     pretrained_card,
     pretrained_names,
+    pretrained_scenes,
     recipe_file,
     recipe_header,
     recipe_names,
@@ -105,6 +107,15 @@ def test_optional_words_are_not_called_required(capsys: pytest.CaptureFixture[st
     assert "(required" not in capsys.readouterr().out
 
 
+def test_included_weights_state_their_clock_and_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("pretrained") == 0
+    listed = capsys.readouterr().out
+    argoverse1 = "20 steps observed (2 s), 30 steps predicted (3 s), 0.1 s a step, positions in m"
+    assert f"{argoverse1}, with map" in listed
+    drone = "8 steps observed (3.2 s), 12 steps predicted (4.8 s), 0.4 s a step, positions in px"
+    assert f"{drone}, without map" in listed
+
+
 def test_included_weights_are_listed_and_loaded_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("pretrained") == 0
     listed = capsys.readouterr().out
@@ -114,6 +125,8 @@ def test_included_weights_are_listed_and_loaded_by_name(capsys: pytest.CaptureFi
         card = set(pretrained_card(name))
         assert card - {"length"} == {"data", "licence", "figures", "command"}
         model, recipe = load_checkpoint(f"pretrained:{name}")
+        assert isinstance(model, Forecaster)
+        assert pretrained_scenes(name) == model.trained_on
         assert not model.training
         assert not Path(recipe.data.train).is_absolute()
         assert getattr(recipe.model, "num_future", 12) in (12, 30, 60)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from trajformer.core.attention import attend, attention_weights, useful_mask
 from trajformer.core.blocks import BlockConfig, Encoder
 from trajformer.core.multihead import MultiHeadAttention, recorded_weights
+from trajformer.errors import TrajformerWarning
 
 WIDTH, HEADS = 32, 4
 
@@ -207,3 +208,12 @@ def test_recorded_weights_do_not_change_the_output() -> None:
     assert torch.equal(weights, weights_of(layer, inputs, inputs, mask=real))
     encoder(x, real)
     assert [len(calls) for calls in record.values()] == [1, 1], "later calls are not recorded"
+
+
+def test_a_model_without_recorded_layers_gives_a_warning() -> None:
+    with (
+        pytest.warns(TrajformerWarning, match="Linear has no MultiHeadAttention"),
+        recorded_weights(torch.nn.Linear(2, 2)) as record,
+    ):
+        pass
+    assert record == {}

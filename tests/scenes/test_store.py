@@ -119,6 +119,9 @@ def test_scenes_are_found_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert store.find(["scene-3", "scene-0", "scene-3"]) == [3, 0, 3]
     assert opened == ["00000.arrow", "00001.arrow", "00002.arrow"], "later shards are not read"
     assert store.find([]) == []
+    assert store["scene-3"].scene_id == "scene-3"
+    with pytest.raises(StoreError, match="no scene scene-9"):
+        store["scene-9"]
     assert store.indices(["scene-9", "scene-5"]) == {"scene-5": 5}
     with pytest.raises(StoreError, match="no scene scene-9 in split 'train'"):
         store.find(["scene-0", "scene-9"])

@@ -108,12 +108,17 @@ def print_groups(per_agent: pd.DataFrame) -> None:
 
     "standing" agents move less than `STANDING_M` in their history and in their future. Agents that
     were first seen less than `BRIEF_S` ago are "brief": it is unknown whether they stand. "near" is
-    the share of agents with a minFDE1 of at most `NEAR_M`.
+    the fraction of agents with a minFDE1 of at most `NEAR_M`.
     """
     largest_motion = per_agent[["history_m", "future_m"]].max(axis=1)
     is_standing = largest_motion < STANDING_M
     motion = is_standing.map({True: "standing", False: "moving"})
     motion = motion.where(per_agent.history_s > BRIEF_S - 1e-3, "brief")
     named = per_agent.assign(motion=motion, agents=1, near=per_agent.minFDE1 <= NEAR_M)
+    print(
+        f"standing: moves less than {STANDING_M:g} m before and after the last observed step; "
+        f"brief: first seen less than {BRIEF_S:g} s before it; "
+        f"near: fraction of agents with a minFDE1 of at most {NEAR_M:g} m"
+    )
     for groups in (["type", "motion"], ["manoeuvre"]):
         print(named.groupby(groups).agg(GROUP_METRICS).round(3).to_string())

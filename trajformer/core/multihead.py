@@ -1,6 +1,7 @@
 """Multi-head attention, and the recording of its weights."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from trajformer.core.attention import AgentAware, Groups, attend, attention_weights
 from trajformer.core.caches import KVCache
+from trajformer.errors import TrajformerWarning
 
 
 class MultiHeadAttention(nn.Module):
@@ -216,7 +218,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
     Outputs do not change. Yields the weights [..., heads, L, S] of each call without dropout,
     detached, by the name of the `MultiHeadAttention` in `model`; [..., K, heads, L, S] for K sets
-    of queries.
+    of queries. Warns if the model has no such layer: `PoseAttention` does not record its weights.
     """
     record: dict[str, list[Tensor]] = {}
 
@@ -231,6 +233,9 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         if isinstance(module, MultiHeadAttention):
             module.recorded = recorder(name)
             layers.append(module)
+    if not layers:
+        reason = "has no MultiHeadAttention; the weights of other layers are not recorded"
+        warnings.warn(f"{type(model).__name__} {reason}", TrajformerWarning, stacklevel=3)
     try:
         yield record
     finally:

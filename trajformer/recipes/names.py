@@ -6,11 +6,13 @@ torch, so that `trajformer recipes` starts fast.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.scenes.spec import DataSpec
 
 if TYPE_CHECKING:
     from trajformer.models.forecaster import Forecaster
@@ -64,6 +66,15 @@ def pretrained_card(name: str) -> dict[str, str]:
     text = (WEIGHTS / "cards.yaml").read_text(encoding="utf-8")
     cards: dict[str, dict[str, str]] = yaml.safe_load(text)
     return cards.get(name) or cards[name.partition("/")[0]]
+
+
+def pretrained_scenes(name: str) -> DataSpec:
+    """Clock, horizon, unit and origin of the training scenes of weights."""
+    from safetensors import safe_open
+
+    with safe_open(WEIGHTS / f"{name}.safetensors", "np") as file:
+        head = json.loads(file.metadata()["trajformer"])
+    return DataSpec.from_plain(head["trained_on"])
 
 
 def checkpoint_file(name: str | Path) -> Path:

@@ -23,8 +23,8 @@ MAX_OPEN_SHARDS = 8192  # a shard takes 70 kB, and Linux allows 65,530 mapped fi
 class SceneStore:
     """The scenes of one split of a store.
 
-    `store[i]` is a `Scene`, `len(store)` the number of scenes. Shards are opened on first use, so a
-    store of a million scenes opens quickly. A pickled store contains only file names; each
+    `store[i]` and `store["id of the scene"]` are `Scene`s, `len(store)` is their number. Shards are
+    opened on first use, so a store of a million scenes opens quickly. A pickled store contains only file names; each
     data-loader worker maps the files again. A store can be read while it is prepared; it then has
     the scenes that were complete when it was opened. Raises StoreError: the store or split does not
     exist, a shard is truncated, or the schema version differs.
@@ -50,7 +50,9 @@ class SceneStore:
     def __len__(self) -> int:
         return self._starts[-1]
 
-    def __getitem__(self, index: int) -> Scene:
+    def __getitem__(self, index: int | str) -> Scene:
+        if isinstance(index, str):
+            [index] = self.find([index])
         if not -len(self) <= index < len(self):
             raise IndexError(f"scene {index} of {len(self)}")
         index %= len(self)

@@ -24,10 +24,13 @@ class SceneStore:
     """The scenes of one split of a store.
 
     `store[i]` and `store["id of the scene"]` are `Scene`s, `len(store)` is their number. Shards are
-    opened on first use, so a store of a million scenes opens quickly. A pickled store contains only file names; each
-    data-loader worker maps the files again. A store can be read while it is prepared; it then has
-    the scenes that were complete when it was opened. Raises StoreError: the store or split does not
-    exist, a shard is truncated, or the schema version differs.
+    opened on first use, so a store of a million scenes opens quickly. A pickled store contains only
+    file names; each data-loader worker maps the files again. A store can be read while it is
+    prepared; it then has the scenes that were complete when it was opened.
+
+    Raises:
+        StoreError: the store or split does not exist, a shard is truncated, or the schema version
+            differs.
     """
 
     def __init__(self, root: Path | str, split: str) -> None:

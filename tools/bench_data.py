@@ -362,7 +362,7 @@ def bench_stores(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def bench_against(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Processor time of this tree and of another checkout, for preparation and reading.
+    """Processor time of two checkouts for preparation and reading: this one and the given one.
 
     Also the median ratio of the pairs of runs.
     """

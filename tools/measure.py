@@ -61,7 +61,7 @@ def times_s(
 ) -> dict[str, np.ndarray]:
     """Wall seconds and CPU seconds [repeats, 2] by name, after `warm_up` calls.
 
-    CPU seconds include those of finished child processes. The calls alternate, so that a slower or
+    CPU seconds include finished child processes. The calls alternate, so that a slower or
     faster phase of the machine affects all in the same way.
     """
     import torch
@@ -157,7 +157,7 @@ def training_step(
 ) -> Callable[..., None]:
     """A call that computes a loss of its arguments, its gradient, and changes the weights.
 
-    The weights are those of the model and its loss. `config` is an `OptimConfig`; `precision` is
+    It changes the weights of the model and its loss. `config` is an `OptimConfig`; `precision` is
     the dtype of autocast, None for single precision.
     """
     import torch

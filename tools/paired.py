@@ -5,10 +5,9 @@
 
 Files of a model are runs with other seeds, which are averaged for each agent. The interval is a
 bootstrap over scenes; the noise of seeds is in it only as far as the averages keep it. The first
-model is better if the difference is negative. With `--cities STORE`, a mean is that of the cities
-of its scenes, each with the same weight; the interval draws scenes within cities. With files of
-`evaluate --agents all`, `--moved 3` compares all moving agents: on Argoverse 1 the interval is half
-as wide as that of the focal agents.
+model is better if the difference is negative. With `--cities STORE`, all cities have the same
+weight in a mean, and the interval draws scenes within cities. With files of `evaluate --agents
+all`, `--moved 3` compares all moving agents: on Argoverse 1 this halves the width of the interval.
 """
 
 import argparse
@@ -122,8 +121,8 @@ def mean_of_groups(
 ) -> np.ndarray:
     """Mean over groups of the mean error of their agents.
 
-    `sums` and `counts` [N] are those of the agents of each scene. `scenes` has for each group the
-    indices of the scenes drawn from it, along `axis`.
+    `sums` [N] are the summed errors of each scene, `counts` [N] its numbers of agents. `scenes` has
+    for each group the indices of the scenes drawn from it, along `axis`.
     """
     means = []
     for drawn in scenes:

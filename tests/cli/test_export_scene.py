@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cli import run as run_words
 from support.stores import CLOCK, fingerprint, make_store, random_scene, same_bits
 
 from trajformer.errors import SceneError
@@ -25,21 +24,6 @@ from trajformer.scenes.scene import (
 
 Run = Callable[..., tuple[int, str, str]]
 Fails = Callable[..., str]
-
-
-@pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `trajformer store ...` in an empty folder.
-
-    Returns the exit status, standard output and standard error.
-    """
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: (run_words("store", *words), *capsys.readouterr())
-
-
-@pytest.fixture
-def error_of(fails: Fails) -> Fails:
-    return lambda *words: fails("store", *words)
 
 
 def column(entries: list[dict[str, Any]], name: str, dtype: type) -> np.ndarray:

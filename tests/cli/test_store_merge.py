@@ -6,34 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.cli import run as run_words
 from support.prepared import content
 from support.stores import CLOCK, make_store, random_scene, same_bits
 
 from trajformer.scenes.manifest import MANIFEST, MERGED, read_manifest, verify_store, write_manifest
-from trajformer.scenes.scene import (
-    Scene,
-)
+from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import Shard, ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
 Run = Callable[..., tuple[int, str, str]]
 Fails = Callable[..., str]
-
-
-@pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs `trajformer store ...` in an empty folder.
-
-    Returns the exit status, standard output and standard error.
-    """
-    monkeypatch.chdir(tmp_path)
-    return lambda *words: (run_words("store", *words), *capsys.readouterr())
-
-
-@pytest.fixture
-def error_of(fails: Fails) -> Fails:
-    return lambda *words: fails("store", *words)
 
 
 def three_stores() -> list[Scene]:

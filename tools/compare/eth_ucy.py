@@ -18,7 +18,7 @@ COLUMNS = ["ADE_20", "FDE_20", "ADE_1", "FDE_1"]
 def protocol_table(trainings: Iterable[Training], recordings: Path, out: Path) -> pd.DataFrame:
     """Mean and standard deviation over seeds of the published protocol's errors, for each set.
 
-    The names of rows are those of the sets. The checkpoints are copied to OUT/seed<N>/<set>.ckpt,
+    Rows are named after the sets. The checkpoints are copied to OUT/seed<N>/<set>.ckpt,
     which `trajformer benchmark eth_ucy` prints with the published rows; all errors are
     in OUT/results.json. Raises TrajformerError: a set has no finished training.
     """

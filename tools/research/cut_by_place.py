@@ -3,7 +3,7 @@
     python tools/research/cut_by_place.py stores/av1 stores/dev
 
 Windows of a data set overlap, so a part that is cut by scene id contains recorded seconds of the
-training part. Here all scenes whose origin is in the same square of the city go to the same part:
+training part. Here all scenes that have their origin in one square of the city go to one part:
 half of the squares to `val`, chosen by a checksum of their names, the others to `train`. Squares
 differ in their number of scenes: on the sample of Argoverse 1, `val` has 1,284 and `train` 6,106.
 Choices are made on this `val`; 92 % of it is from one of two cities, so `tools/paired.py --cities`

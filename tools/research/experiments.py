@@ -173,7 +173,7 @@ def world_scores(checkpoint: Path, store: Path) -> dict[str, list[float]]:
 def kinds_of_worlds(
     forecast: Forecast, batch: SceneBatch, has_joint_futures: bool
 ) -> dict[str, Forecast]:
-    """Forecasts whose k-th modes are a world, by the way they were made."""
+    """Forecasts with worlds as modes, by the way they were made."""
     kinds = {}
     if has_joint_futures:
         kinds["joint"] = forecast.joint_futures()

@@ -22,6 +22,9 @@ MAX_EXTENT_M = 50_000.0  # from the origin
 MAX_ORIGIN_M = 1e8  # over twice the Earth's circumference; float64 resolves 15 nm there
 MAX_SPEED_M_S = 10_000.0
 MAX_SIZE_M = 1_000.0
+# An agent that was last seen at most this long before the present is still in the scene: trackers
+# lose agents behind others for some steps.
+SHORT_LOSS_S = 1.0
 MAX_NAME_LENGTH = 200  # bytes of a file name without its ending; characters of other names
 
 METRES = "m"

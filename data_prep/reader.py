@@ -52,6 +52,11 @@ class Reader(Protocol):
         """Read one scene.
 
         Raises SceneError: the scene cannot be used; the message names file and field.
+
+        A usable scene that may be wrong causes a `TrajformerWarning`
+        (`trajformer.scenes.spec.warn`), and the engine lists the message with the scene. Warnings
+        must not depend on the scenes that were read before: those about a cached file are repeated
+        for each of its scenes.
         """
 
 

@@ -47,6 +47,7 @@ class SplitSummary(NamedTuple):
     shards: int
     kept_shards: int  # were finished before
     skipped: tuple[tuple[str, str], ...]  # (input, reason)
+    warnings: tuple[tuple[str, str], ...] = ()  # (input, message), of inputs with a scene
 
 
 class PrepareSummary(NamedTuple):
@@ -128,6 +129,7 @@ def _summarize(
             shards=len(tasks),
             kept_shards=sum(task.path not in made for task in tasks),
             skipped=skipped,
+            warnings=tuple((item["input"], item["message"]) for item in entry.get("warnings", [])),
         )
         summaries.append(summary)
     return PrepareSummary(tuple(summaries), time.monotonic() - start_time)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
 from data_prep.engine.plausible import MAX_SPEED_M_S, check_plausible
 from data_prep.reader import Input, Reader, StagedReader
-from trajformer.errors import SceneError, StoreError, TrajformerError
+from trajformer.errors import SceneError, StoreError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import (
     PackedScene,
@@ -76,7 +77,10 @@ class ShardTask:
         if info is None or (retry_skipped and info.skipped):
             return False
         digest = self.digest()
-        return info == ShardInfo(self.reader.name, self.split, digest, info.skipped, info.unit)
+        expected = ShardInfo(
+            self.reader.name, self.split, digest, info.skipped, info.warnings, info.unit
+        )
+        return info == expected
 
     def is_foreign(self) -> bool:
         """Whether the shard on disk was made from other inputs, or with other options."""
@@ -115,13 +119,15 @@ def prepare_shard(
 ) -> ShardResult:
     """Read the inputs of one shard and write it; unusable inputs are listed in the shard.
 
-    Every error of an input is a reason to skip it, also a bug in its reader. `on_input` is called
+    Every error of an input is a reason to skip it, also a bug in its reader. Each
+    `TrajformerWarning` of a reader is listed in the shard with its scene. `on_input` is called
     with the number of the input that is read next, at the end with the number of inputs. Raises
     SceneError: an input cannot be used and the task is strict. TrajformerError: the shard cannot be
     written.
     """
     scenes: dict[int, PackedScene] = {}
     skipped: dict[int, str] = {}
+    notes: list[tuple[str, str]] = []
     seconds = []
     count = len(task.inputs)
     # A strict task reads one by one, so that it fails at the first input that cannot be used.
@@ -136,10 +142,12 @@ def prepare_shard(
                 _skip(task, reading.number, reading.error, skipped)
             elif reading.scene:
                 scenes[reading.number] = reading.scene
+                name = _printable(task.inputs[reading.number].name(task.raw))
+                notes += [(name, _one_line(task, message)) for message in reading.warnings]
     on_input(count)
 
     try:
-        _write(task, scenes, skipped)
+        _write(task, scenes, skipped, notes)
         return ShardResult(task.path.stat().st_size, tuple(seconds), checksum(task.path))
     except OSError as error:
         reason = error.strerror or error
@@ -160,6 +168,7 @@ class _Reading:
         self.seconds = 0.0  # spent so far
         self.scene: PackedScene | None = None
         self.error: SceneError | None = None
+        self.warnings: dict[str, None] = {}  # each message once, in order
         self._task = task
         self._stages = _stages(task, number)
 
@@ -168,8 +177,12 @@ class _Reading:
         """Whether the input has been read or cannot be used."""
         return self.scene is not None or self.error is not None
 
-    def advance(self, alarm: Alarm) -> None:
-        """Run the next stage; after a long stage, also all others."""
+    def advance(self, alarm: Alarm, caught: list[warnings.WarningMessage]) -> None:
+        """Run the next stage; after a long stage, also all others.
+
+        Warnings are appended to `caught`.
+        """
+        num_caught = len(caught)
         start_time = time.perf_counter()
         try:
             try:
@@ -187,6 +200,9 @@ class _Reading:
         except (Exception, InputTimeout) as error:
             self.error = SceneError(f"{self._task.inputs[self.number]}: {self._reason(error)}")
         self.seconds += time.perf_counter() - start_time
+        for warning in caught[num_caught:]:
+            if issubclass(warning.category, TrajformerWarning):
+                self.warnings[str(warning.message)] = None
 
     def _reason(self, error: BaseException) -> str:
         if isinstance(error, InputTimeout):
@@ -201,13 +217,23 @@ def _read_in_alternation(
     task: ShardTask, group: list[_Reading], on_input: Callable[[int], Any]
 ) -> None:
     """Read the inputs of a group, one stage of each in turn."""
-    with Alarm() as alarm, memory_limit(task.memory_gb):
+    with (
+        Alarm() as alarm,
+        memory_limit(task.memory_gb),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", TrajformerWarning)
         pending = group
         while pending:
             for reading in pending:
                 on_input(reading.number)
-                reading.advance(alarm)
+                reading.advance(alarm, caught)
             pending = [reading for reading in pending if not reading.is_finished]
+    for warning in caught:  # of libraries
+        if not issubclass(warning.category, TrajformerWarning):
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
 
 
 def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
@@ -233,10 +259,15 @@ def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, st
     """Note the reason for skipping an input; raise the error if the task is strict."""
     if task.strict:
         raise error
-    reason = " ".join(str(error).replace(f"{task.raw}/", "").split())
-    if len(reason) > MAX_REASON:
-        reason = f"{reason[:MAX_REASON]} ..."
-    skipped[number] = _printable(reason)
+    skipped[number] = _one_line(task, str(error))
+
+
+def _one_line(task: ShardTask, message: str) -> str:
+    """A message in one printable line of limited length, with names relative to the raw folder."""
+    text = " ".join(message.replace(f"{task.raw}/", "").split())
+    if len(text) > MAX_REASON:
+        text = f"{text[:MAX_REASON]} ..."
+    return _printable(text)
 
 
 def _error_text(error: BaseException) -> str:
@@ -255,10 +286,18 @@ def _printable(text: str) -> str:
 # ---- writing ---------------------------------------------------------------------------------
 
 
-def _write(task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, str]) -> None:
-    """Write the shard; scenes that cannot be stored are added to the skipped inputs."""
+def _write(
+    task: ShardTask,
+    scenes: dict[int, PackedScene],
+    skipped: dict[int, str],
+    notes: list[tuple[str, str]],
+) -> None:
+    """Write the shard; scenes that cannot be stored are added to the skipped inputs.
+
+    `notes` are names of inputs and their warnings.
+    """
     try:
-        _write_scenes(task, list(scenes.values()), skipped)
+        _write_scenes(task, list(scenes.values()), skipped, notes)
     except (OSError, MemoryError):
         raise
     except Exception as failure:
@@ -266,15 +305,26 @@ def _write(task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, s
         if len(storable) == len(scenes):
             reason = _error_text(failure)
             raise TrajformerError(f"{task.path}: cannot be written: {reason}") from failure
-        _write_scenes(task, storable, skipped)
+        _write_scenes(task, storable, skipped, notes)
 
 
-def _write_scenes(task: ShardTask, scenes: list[PackedScene], skipped: dict[int, str]) -> None:
+def _write_scenes(
+    task: ShardTask,
+    scenes: list[PackedScene],
+    skipped: dict[int, str],
+    notes: list[tuple[str, str]],
+) -> None:
     names_and_reasons = []
     for number in sorted(skipped):
         name = task.inputs[number].name(task.raw)
         names_and_reasons.append((_printable(name), skipped[number]))
-    info = ShardInfo(task.reader.name, task.split, task.digest(), tuple(names_and_reasons))
+    info = ShardInfo(
+        source=task.reader.name,
+        split=task.split,
+        inputs=task.digest(),
+        skipped=tuple(names_and_reasons),
+        warnings=tuple(notes),
+    )
     write_shard(task.path, scenes, info)
 
 

@@ -154,6 +154,17 @@ def test_a_store_has_a_manifest_if_it_is_finished(tmp_path: Path) -> None:
     assert read_manifest(store)["splits"]["s"] == manifest["splits"]["s"]
 
 
+def test_warnings_of_readers_are_listed_with_their_scenes(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "fine", "warning", "value")
+    store = tmp_path / "store"
+    listed = (("s/001.txt", "s/001.txt: looks odd"),)
+    for run in range(2):
+        summary = prepare(Odd(), raw, store, SMALL)
+        assert summary.splits[0].warnings == listed, run
+    assert summary.scenes == 2
+    assert verify_store(store, lambda paths, total: paths) == []
+
+
 def test_a_run_of_one_split_does_not_finish_another_one(raw: Path, tmp_path: Path) -> None:
     store = tmp_path / "new"
     path = raw / "train" / "data" / "5.csv"

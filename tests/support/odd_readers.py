@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.scenes import make_scene
 
 from data_prep.reader import Input
 from trajformer.scenes.scene import Scene
+from trajformer.scenes.spec import warn
 
 
 def small_scene(name: str, agents: int = 2, steps: int = 5) -> Scene:
@@ -57,6 +59,10 @@ class Odd:
         _end(word, reads(raw).count(name))
         _wait(word)
         scene = small_scene(name)
+        if word == "warning":
+            warn(f"{item.path}: looks odd")
+            warn(f"{item.path}: looks odd")
+            warnings.warn("deprecated", DeprecationWarning, stacklevel=2)
         if word == "nothing":
             return None  # type: ignore[return-value]
         if word == "agent":

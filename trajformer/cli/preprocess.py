@@ -151,6 +151,8 @@ def _print_split(split: SplitSummary) -> None:
     print(f"{split.split}: {split.scenes} scenes, {size}, {skipped}{kept}")
     for line in skipped_lines(split.skipped):
         print(f"  skipped {line}")
+    for line in skipped_lines(split.warnings):
+        print(f"  warning {line}")
 
 
 def print_estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> None:

@@ -172,6 +172,9 @@ def _print_split(store: Path, split: str) -> None:
     print(f"    {len(skipped)} skipped")
     for line in skipped_lines(skipped):
         print(f"    skipped {line}")
+    warned = [entry for shard in shards for entry in shard.info.warnings]
+    for line in skipped_lines(warned):
+        print(f"    warning {line}")
 
 
 def _print_typical_scene(first: Scene, sizes: np.ndarray) -> None:

@@ -31,8 +31,10 @@ _SPLIT_TYPES: dict[str, type] = {
     "skipped": list,
     "shards": list,
 }
+_OPTIONAL_TYPES: dict[str, type] = {"warnings": list}
 _SHARD_TYPES: dict[str, type] = {"name": str, "scenes": int, "bytes": int, "sha256": str}
 _SKIPPED_TYPES: dict[str, type] = {"input": str, "reason": str}
+_WARNING_TYPES: dict[str, type] = {"input": str, "message": str}
 
 Manifest = dict[str, Any]
 ShardEntry = dict[str, Any]  # name, scenes, bytes and sha256 of a shard
@@ -137,17 +139,22 @@ def _summarize(shards: list[tuple[ShardEntry, ShardInfo]]) -> dict[str, Any]:
     entries = []
     sources = set()
     skipped = []
+    warnings = []
     for entry, info in shards:
         entries.append(entry)
         sources.add(info.source)
         skipped += [{"input": name, "reason": reason} for name, reason in info.skipped]
-    return {
+        warnings += [{"input": name, "message": message} for name, message in info.warnings]
+    summary = {
         "source": sorted(sources),
         "scenes": sum(entry["scenes"] for entry in entries),
         "bytes": sum(entry["bytes"] for entry in entries),
         "skipped": skipped,
         "shards": entries,
     }
+    if warnings:
+        summary["warnings"] = warnings
+    return summary
 
 
 def manifest_text(manifest: Manifest) -> str:
@@ -199,6 +206,10 @@ def _check_types(path: Path, manifest: Manifest) -> None:
             _check_entry(path, f"{split}: shards[{number}]", shard, _SHARD_TYPES)
         for number, skipped in enumerate(entry["skipped"]):
             _check_entry(path, f"{split}: skipped[{number}]", skipped, _SKIPPED_TYPES)
+        for name in _OPTIONAL_TYPES.keys() & entry.keys():
+            _check_entry(path, split, entry, {name: _OPTIONAL_TYPES[name]})
+        for number, warning in enumerate(entry.get("warnings", [])):
+            _check_entry(path, f"{split}: warnings[{number}]", warning, _WARNING_TYPES)
 
 
 def _check_entry(path: Path, position: str, entry: Any, types: dict[str, type]) -> None:

@@ -4,15 +4,15 @@ A shard is `STORE/<split>/<number>.arrow`. It stores positions, headings and vel
 steps only, agent-major, and the map once. Polyline lengths and edges are unsigned integers of the
 smallest sufficient width, stored as bytes. Columns of the optional fields of `Scene` exist if a
 scene of the shard has values for them. The schema metadata has the schema version, the software
-version, a digest of the inputs, and the skipped inputs with reasons; `manifest.py` only summarises
-it. Shards are written under a temporary name and then renamed, so a store can be read while it is
-prepared. Reading a damaged shard raises an error that names the file or returns different values
-(the manifest has checksums), but never reads out of bounds.
+version, a digest of the inputs, the skipped inputs with reasons, and the warnings of the others;
+`manifest.py` only summarises it. Shards are written under a temporary name and then renamed, so a
+store can be read while it is prepared. Reading a damaged shard raises an error that names the file
+or returns different values (the manifest has checksums), but never reads out of bounds.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -86,6 +86,8 @@ class ShardInfo:
     inputs: str = ""  # digest of the names of the inputs
     # input name and reason, of the inputs without a scene
     skipped: tuple[tuple[str, str], ...] = ()
+    # input name and message, of the inputs with a scene that may be wrong
+    warnings: tuple[tuple[str, str], ...] = ()
     unit: str = METRES  # of the lengths in all scenes
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
@@ -212,13 +214,18 @@ def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:
             versions = f"schema version {version}, this software reads {SCHEMA_VERSION}"
             raise StoreError(f"{path}: {versions}: preprocess again")
         count = int(metadata.pop("scenes"))
-        skipped = [(str(name), str(reason)) for name, reason in metadata.pop("skipped")]
-        info = ShardInfo(**metadata, skipped=tuple(skipped))
+        skipped = _text_pairs(metadata.pop("skipped"))
+        warnings = _text_pairs(metadata.pop("warnings", []))  # none in older shards
+        info = ShardInfo(**metadata, skipped=skipped, warnings=warnings)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: not a trajformer shard: no metadata") from error
     if not (schema.equals(SCHEMA) or schema.equals(FULL_SCHEMA)):
         raise StoreError(f"{path}: columns differ from schema version {SCHEMA_VERSION}")
     return info, count
+
+
+def _text_pairs(entries: Iterable[tuple[object, object]]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(text)) for name, text in entries)
 
 
 def read_shard_info(path: Path) -> tuple[ShardInfo, int]:

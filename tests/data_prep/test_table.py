@@ -150,18 +150,26 @@ def test_kind_and_role_come_from_the_last_observed_row_or_are_defaults(tmp_path:
     assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.SCORED, AgentRole.CONTEXT]
 
 
-def test_without_roles_agents_seen_now_and_before_are_scored(tmp_path: Path) -> None:
+def test_without_roles_agents_seen_in_the_last_second_and_before_are_scored(
+    tmp_path: Path,
+) -> None:
     table = frame(
-        track("all", range(10)),
-        track("before and now", [2, 4]),
-        track("from now on", range(4, 10)),
+        track("all", range(20)),
+        track("before and now", [2, 14]),
+        track("from now on", range(14, 20)),
+        track("lost for a second", range(5)),
         track("past", range(4)),
-        track("to come", range(5, 10)),
-        track("x cone", range(10), kind="static"),
+        track("to come", range(15, 20)),
+        track("x cone", range(20), kind="static"),
     )
-    scene = read(tmp_path, table)
+    scene = read(tmp_path, table, Table(num_history=15, num_future=5))
     assert scene.agent_id == tuple(table.track_id.unique())
-    assert scene.agent_role.tolist() == [AgentRole.SCORED] * 2 + [AgentRole.CONTEXT] * 4
+    scored = [scene.agent_id[index] for index in np.flatnonzero(scene.agent_role)]
+    assert scored == ["all", "before and now", "lost for a second"]
+    # At 2.5 Hz, two steps are less than a second and three are more.
+    slow = Table(period_s=0.4, num_history=5, num_future=5)
+    table = frame(track("a", range(3)), track("b", range(2)), track("c", range(10)))
+    assert read(tmp_path / "slow", table, slow).agent_role.tolist() == [1, 0, 1]
 
 
 def test_the_origin_is_the_last_observed_position_of_the_focal_agent(tmp_path: Path) -> None:
@@ -233,16 +241,18 @@ def test_long_scenes_are_cut_into_windows(tmp_path: Path) -> None:
     assert list(fewer) == ["drive-t100", "drive-t107"]
 
 
-def test_windows_without_an_agent_at_the_last_observed_step_are_left_out(tmp_path: Path) -> None:
-    write(tmp_path / "val" / "drive.csv", track("a", [*range(6), *range(30, 40)]))
-    parts = [item.part for item in SMALL.inputs(tmp_path, "val")]
-    # Their last observed steps are 4, 30, 32, 34.
-    assert parts == ["drive-t0", "drive-t26", "drive-t28", "drive-t30"]
+def test_windows_without_an_agent_in_the_last_second_are_left_out(tmp_path: Path) -> None:
+    reader = Table(num_history=15, num_future=5, stride=2)
+    write(tmp_path / "val" / "drive.csv", track("a", [*range(6), *range(40, 60)]))
+    parts = [item.part for item in reader.inputs(tmp_path, "val")]
+    # Their last observed steps are 14 (a second after the row of step 5 is 15), 40, 42, ... 54.
+    starts = [0, *range(26, 42, 2)]
+    assert parts == [f"drive-t{start}" for start in starts]
     write(tmp_path / "val" / "drive.csv", track("a", [0, 1, 2, 3, 500]))
-    [item] = SMALL.inputs(tmp_path, "val")
-    reason = r"drive\.csv: no window has an agent at its last observed step"
+    [item] = reader.inputs(tmp_path, "val")
+    reason = r"drive\.csv: no window has an agent in the last second of its history"
     with pytest.raises(SceneError, match=reason):
-        SMALL.read(item, "val", tmp_path)
+        reader.read(item, "val", tmp_path)
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(5, 5), (6, 10), (10, 10)])
@@ -374,7 +384,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "role: 'hero' (track 'a'), expected one of context, scored, focal",
     ),
     "two focal": (lambda t: t.assign(role="focal"), "role: two tracks are focal, 'a' and 'b'"),
-    "no agent now": (lambda t: t[t.step != 4], "role: no track to predict is seen in the history"),
+    "nothing seen twice": (
+        lambda t: t[(t.step == 0) | (t.step > 4)],
+        "role: no track to predict is seen in the history",
+    ),
     "two cities": (lambda t: t.assign(city=t.track_id), "city: 2 cities in one scene"),
 }
 
@@ -393,8 +406,8 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(
     assert message in str(caught.value)
     if case in ("no track_id", "no clock", "two columns", "no rows"):
         return  # errors of a complete file
-    if case == "no agent now":
-        return  # `good` has roles, so that it needs no agent in the last observed step
+    if case == "nothing seen twice":
+        return  # `good` has roles, so that it needs no agent with two observed rows
     good = two_tracks(heading=0.1, vx=5.0, vy=1.0, kind="bus", role="scored", city="here")
     good = good.astype(object)
     write(path, frame(good.assign(scene_id="one"), change(good).assign(scene_id="two")))
@@ -413,8 +426,8 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(
     [
         (lambda t: t.assign(x=t.x > 1), "x: type bool, expected numbers"),
         (
-            lambda t: t.assign(timestamp=pd.Timestamp(0)).drop(columns="step"),
-            "timestamp: type timestamp",
+            lambda t: t.assign(timestamp=pd.Timestamp(0).time()).drop(columns="step"),
+            "timestamp: type time64",
         ),
         (lambda t: t.assign(track_id=1.0), "track_id: type double, expected text or whole numbers"),
         (
@@ -463,7 +476,8 @@ def test_scenes_with_invalid_names_are_skipped(tmp_path: Path, name: str) -> Non
 
 def test_a_distant_step_takes_no_memory(tmp_path: Path) -> None:
     write(tmp_path / "val" / "a.csv", frame(two_tracks(12), track("c", [10**15])))
-    assert list(read_all(tmp_path)) == ["a-t0", "a-t2", "a-t4", "a-t6"]
+    names = [item.part for item in SMALL.inputs(tmp_path, "val")]
+    assert names == ["a-t0", "a-t2", "a-t4", "a-t6", "a-t8", "a-t10"]
 
 
 def test_a_scene_with_the_name_of_a_window_is_skipped(tmp_path: Path) -> None:

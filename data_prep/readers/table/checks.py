@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from data_prep.readers.table.windows import MAX_OFF_GRID, UNITS
+from data_prep.readers.table.clock import MAX_OFF_GRID
+from data_prep.readers.table.clock_problems import UNITS
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 

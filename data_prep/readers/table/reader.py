@@ -21,13 +21,21 @@ from data_prep.readers.table.checks import (
     check_velocity_direction,
 )
 from data_prep.readers.table.lanes import find_lanes, lanes_near
-from data_prep.readers.table.table_file import MAX_BYTES, TIME, TableColumns, read_table
+from data_prep.readers.table.table_file import (
+    MAX_BYTES,
+    REQUIRED,
+    TIME,
+    TableColumns,
+    read_table,
+)
+from data_prep.readers.table.timeline import TimeOptions
 from data_prep.readers.table.tracks import KINDS, TableTracks
-from data_prep.readers.table.windows import Cut, TimeOptions, cut_scenes
+from data_prep.readers.table.windows import Scenes, cut_scenes
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.config import Config
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.scene import Scene
+from trajformer.scenes.spec import warn
 
 SUFFIXES = (".csv", ".parquet")
 ALL = "all"  # the split of tables directly in RAW
@@ -51,6 +59,8 @@ class Table(Config, limits=_LIMITS):
         step_interval: difference of the column `step` between two steps of a scene, 10 for example
             if every tenth frame has rows.
         drop_duplicates: use the first row of a track and step; otherwise a second row is an error.
+        resample: interpolate each track at the steps, for irregular timestamps, several sensors or
+            another period; otherwise rows between two steps are not used. Gaps over a second stay.
         num_history: observed steps of a scene.
         num_future: steps to predict.
         stride: steps between the starts of windows, into which a scene of more than history +
@@ -62,6 +72,7 @@ class Table(Config, limits=_LIMITS):
     time_unit: Literal["s", "ms", "us", "ns"] = "s"
     step_interval: int = 1
     drop_duplicates: bool = False
+    resample: bool = False
     num_history: int = 50
     num_future: int = 60
     stride: int = 10
@@ -93,11 +104,11 @@ class Table(Config, limits=_LIMITS):
         for path in sorted(paths):
             stamp = _stamp(path, find_lanes(path, raw))
             try:
-                columns = read_table(path, ("scene_id", *TIME))
+                columns = read_table(path, ("scene_id", *REQUIRED, *TIME))
+                scenes = cut_scenes(columns, path.stem, self._time_options).cuts
             except SceneError:
                 inputs.append(Input(path, "", stamp))
                 continue
-            _, _, scenes = cut_scenes(columns, path.stem, self._time_options)
             is_one_scene = list(scenes) == [path.stem]
             for name in scenes:
                 if name in file_of:
@@ -118,17 +129,23 @@ class Table(Config, limits=_LIMITS):
             num_history=self.num_history,
             num_future=self.num_future,
             stride=self.stride,
+            resample=self.resample,
+            drop_duplicates=self.drop_duplicates,
         )
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene or window, see `Reader.read`."""
         path = item.path
         name = item.part or path.stem
-        columns, step, cuts = _load(path, self._time_options)
-        if name not in cuts:
+        scenes = _load(path, self._time_options)
+        columns = scenes.columns
+        step = scenes.step
+        if name not in scenes.cuts:
             raise SceneError(f"{path}: scene_id: there is no scene {name!r}")
-        cut = cuts[name]
-        rows = np.arange(cut.begin, cut.end)
+        if scenes.unused:
+            warn(f"{path}: {scenes.unused}")
+        cut = scenes.cuts[name]
+        rows = scenes.rows(cut, self.num_history)
         if self.drop_duplicates:
             keys = np.stack([step[rows], columns.code["track_id"][rows]])
             _, first = np.unique(keys, axis=1, return_index=True)
@@ -154,7 +171,7 @@ class Table(Config, limits=_LIMITS):
     def _scene(self, tracks: TableTracks, name: str, split: str, lanes: Path | None) -> Scene:
         xy = tracks.position()
         kind = tracks.words("kind", KINDS)
-        role = tracks.role(kind)
+        role = tracks.role(kind, self._time_options.short_loss)
 
         # The origin is the last observed position of the focal agent, else of a scored one.
         last = tracks.last_observed
@@ -216,8 +233,6 @@ def _tables(folder: Path) -> Iterator[Path]:
 
 
 @cached_by_file(2)
-def _load(path: Path, options: TimeOptions) -> tuple[TableColumns, np.ndarray, dict[str, Cut]]:
-    """Columns of a file with rows sorted by scene and step, the steps int64 [n], and the scenes."""
-    columns = read_table(path)
-    order, step, scenes = cut_scenes(columns, path.stem, options)
-    return columns.take(order), step, scenes
+def _load(path: Path, options: TimeOptions) -> Scenes:
+    """The scenes of a file."""
+    return cut_scenes(read_table(path), path.stem, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,12 @@ import pyarrow.csv as pa_csv
 
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, groups, is_text
 from data_prep.readers.raw_file import one_line, printable
+from data_prep.readers.table.dates import (
+    holds_dates,
+    is_date,
+    seconds_of_dates,
+    seconds_of_words,
+)
 from trajformer.errors import SceneError
 
 TIME = ("step", "timestamp")
@@ -27,18 +33,20 @@ class TableColumns:
 
     `number[name]` is float64 [n], NaN for an empty cell and infinity for a cell that is not a
     number. A text column is its distinct words, sorted, in `word[name]` and the index of each row's
-    word, int64 [n], in `code[name]`; an empty cell is the word "".
+    word, int64 [n], in `code[name]`; an empty cell is the word "". With `has_dates`, timestamps
+    were written as dates and are seconds since 1970.
     """
 
     number: dict[str, np.ndarray]
     word: dict[str, list[str]]
     code: dict[str, np.ndarray]
+    has_dates: bool = False
 
     def take(self, rows: np.ndarray | slice) -> TableColumns:
         """Some rows, or all rows in another order."""
         number = {name: values[rows] for name, values in self.number.items()}
         code = {name: values[rows] for name, values in self.code.items()}
-        return TableColumns(number, self.word, code)
+        return TableColumns(number, self.word, code, self.has_dates)
 
 
 def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> TableColumns:
@@ -47,6 +55,7 @@ def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Tabl
     A SceneError names the file and the column that cannot be used.
     """
     columns = TableColumns({}, {}, {})
+    has_dates = False
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -59,13 +68,15 @@ def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Tabl
             raise SceneError(f"{path}: track_id: no rows")
         for written_name, column in zip(table.column_names, table.columns, strict=True):
             name = written_name.strip()
-            if name in NUMBERS:
+            if name == "timestamp":
+                columns.number[name], has_dates = _timestamps(column, path)
+            elif name in NUMBERS:
                 columns.number[name] = _numbers(column, f"{path}: {name}")
             else:
                 columns.word[name], columns.code[name] = _words(column, f"{path}: {name}")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
-    return columns
+    return replace(columns, has_dates=has_dates)
 
 
 def _read_csv(path: Path, requested: Sequence[str]) -> pa.Table:
@@ -130,6 +141,24 @@ def _numbers(column: pa.ChunkedArray, where: str) -> np.ndarray:
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         raise SceneError(f"{where}: type {kind}, expected numbers")
     return column.cast(pa.float64(), safe=False).to_numpy()
+
+
+def _timestamps(column: pa.ChunkedArray, path: Path) -> tuple[np.ndarray, bool]:
+    """Timestamps float64 [n], and whether they were dates, which become seconds since 1970."""
+    where = f"{path}: timestamp"
+    if is_date(column.type):
+        return seconds_of_dates(column), True
+    if is_text(column.type):
+        words, code = _words(column, where)
+        if holds_dates(words):
+            is_text_file = path.suffix.lower() != ".parquet"
+
+            def row_name(row: int) -> str:
+                # The first line of a text file has the names of the columns.
+                return f"line {row + 2}" if is_text_file else f"row {row + 1}"
+
+            return seconds_of_words(words, code, where, row_name), True
+    return _numbers(column, where), False
 
 
 def _number(word: str) -> float:

@@ -102,17 +102,19 @@ class TableTracks:
         heading = np.where(is_outside, wrap(heading), heading)
         return self.fill(heading), self.fill(velocity)
 
-    def role(self, kind: np.ndarray) -> np.ndarray:
+    def role(self, kind: np.ndarray, short_loss: int) -> np.ndarray:
         """AgentRole uint8 [A] of agents with AgentKind `kind` [A].
 
-        Without the column, agents with a row in the last observed step and an earlier one are
-        scored. This depends on the observed steps only. Objects that cannot move without help are
-        context. Raises SceneError: an unknown role, two focal agents, or no agent to predict.
+        Without the column, agents with two observed rows are scored, if the last one is at most
+        `short_loss` steps before the last observed step. This depends on the observed steps only.
+        Objects that cannot move without help are context. Raises SceneError: an unknown role, two
+        focal agents, or no agent to predict.
         """
         observed = self.valid[:, : self.num_history]
         role = self.words("role", ROLES)
         if "role" not in self.columns.word:
-            is_seen = observed[:, -1] & (observed.sum(1) >= 2)
+            is_recent = observed[:, -1 - short_loss :].any(1)
+            is_seen = is_recent & (observed.sum(1) >= 2)
             role[is_seen & ~np.isin(kind, _IMMOBILE)] = AgentRole.SCORED
         focal = [self.agent_id[index] for index in np.flatnonzero(role == AgentRole.FOCAL)]
         if len(focal) > 1:

@@ -1,31 +1,16 @@
 """Scenes and windows of a table: which rows and steps belong to each scene."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from data_prep.readers.table.table_file import TableColumns
+from data_prep.readers.table.timeline import MAX_UNUSED, Timeline, TimeOptions
 
-UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # per second
-# A larger distance of a timestamp from the grid, in periods, means that the period is wrong.
-MAX_OFF_GRID = 0.25
-MAX_STEP = 2.0**52  # larger whole numbers are not exact in float64
-MAX_NAME_BYTES = 150
-_NO_FILE_NAME = (
-    f"scene_id: no file name (1 to {MAX_NAME_BYTES} bytes, no slash, dot in front "
-    "or control character)"
-)
-
-
-class TimeOptions(NamedTuple):
-    """The options of `Table` that arrange rows in time."""
-
-    period_s: float
-    time_unit: str
-    step_interval: int
-    num_history: int
-    num_future: int
-    stride: int
+_OFF_GRID = "between two steps (--resample true interpolates them)"
+_SHORT = "in parts shorter than the history (--resample true keeps one grid over pauses)"
+_REFUSED = "where many rows are between two steps (--resample true interpolates them)"
 
 
 class Cut(NamedTuple):
@@ -38,144 +23,233 @@ class Cut(NamedTuple):
     problem: str = ""
 
 
-def cut_scenes(
-    columns: TableColumns, stem: str, options: TimeOptions
-) -> tuple[np.ndarray, np.ndarray, dict[str, Cut]]:
-    """Find the scenes of a file from its columns `scene_id` and time.
+class Scenes(NamedTuple):
+    """The scenes of a file.
+
+    Attributes:
+        columns: the n usable rows, sorted by scene and step.
+        step: int64 [n].
+        known_step: int64 [n], the step at which the values of a row are known: later than `step`
+            for interpolated values.
+        cuts: the scenes by id, sorted by recording and first step.
+        unused: one line on the rows without a scene, "" if there are none. Rows of scenes with a
+            problem and rows after the last window are not counted.
+    """
+
+    columns: TableColumns
+    step: np.ndarray
+    known_step: np.ndarray
+    cuts: dict[str, Cut]
+    unused: str
+
+    def rows(self, cut: Cut, num_history: int) -> np.ndarray:
+        """Rows of a scene, int64.
+
+        An interpolated value of the history is used if it is known one step after the present at
+        the latest: it is as good as measured, and a longer gap would show where its agent will be.
+        """
+        rows = np.arange(cut.begin, cut.end)
+        present = cut.first_step + num_history - 1
+        is_history = self.step[rows] <= present
+        return rows[~is_history | (self.known_step[rows] <= present + 1)]
+
+
+def cut_scenes(columns: TableColumns, stem: str, options: TimeOptions) -> Scenes:
+    """Find the scenes of a file from its columns `scene_id`, time and `track_id`, `x`, `y`.
 
     A scene of more than H + F steps is cut into windows of H + F steps, named
-    `<scene>-t<first step>`. A window without an agent in the last observed step is left out,
-    because there is nothing to predict. `stem` is the name of the scene if there is no `scene_id`.
-
-    Returns:
-        the rows by scene and step, int64 [n]; their steps, int64 [n]; and the scenes by id, sorted
-        by id and first step.
+    `<scene>-t<first step>`. A window without a row in the last second of its history is left out,
+    because there is nothing to predict. Windows do not reach over leaps of the clock. `stem` is the
+    name of the scene if there is no `scene_id`.
     """
-    time_column = "step" if "step" in columns.number else "timestamp"
-    time = columns.number[time_column]
-    scene = columns.code.get("scene_id", np.zeros(len(time), np.int64))
-    order = np.lexsort((time, scene))  # NaN comes last within its scene
-    time = time[order]
-    scene = scene[order]
-    begins = np.flatnonzero(np.concatenate([[True], np.diff(scene) != 0]))
-    ends = np.append(begins[1:], len(time))
-    step, is_wrong = _steps(time_column, time, begins, ends, options)
-
-    words = columns.word.get("scene_id", [stem])
-    scenes: dict[str, Cut] = {}
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        name = words[scene[begin]]
-        rows = slice(begin, end)
-        if not _is_file_name(name):
-            cuts = {ascii(name): Cut(begin, end, problem=_NO_FILE_NAME)}
-        elif is_wrong[rows].any():
-            problem = _time_problem(time_column, time[rows], is_wrong[rows], options)
-            cuts = {name: Cut(begin, end, problem=problem)}
+    timeline = Timeline(columns, stem, options)
+    rows = _used_rows(timeline)
+    cuts: dict[str, Cut] = {}
+    for index, name in enumerate(timeline.names):
+        begin, end = np.searchsorted(rows.group, (index, index + 1)).tolist()
+        if index in timeline.problems:
+            made = {name: Cut(begin, end, problem=timeline.problems[index])}
         else:
-            cuts = _cut_scene(name, step[rows], begin, options)
-        for key, cut in cuts.items():
-            if key in scenes:
+            made = _cut_recording(timeline, rows, index, begin, end)
+        for key, cut in made.items():
+            if key in cuts:
                 cut = cut._replace(problem="scene_id: also the name of a window")
-            scenes[key] = cut
-    return order, step, scenes
+            cuts[key] = cut
+    return Scenes(rows.columns, rows.step, rows.known_step, cuts, timeline.unused_text())
 
 
-def _steps(
-    time_column: str,
-    time: np.ndarray,
-    begins: np.ndarray,
-    ends: np.ndarray,
-    options: TimeOptions,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The step int64 [n] of each row, and bool [n], True if its time float64 [n] fits no step.
+class _Rows(NamedTuple):
+    """The n rows with a step, sorted by recording and step, and the m rows between two steps.
 
-    The rows `begins[i]` to `ends[i]` are scene i; timestamps are counted from its first one.
+    Attributes:
+        columns: of the n rows.
+        group: recording, int64 [n].
+        step: int64 [n].
+        known_step: int64 [n], see `Scenes`.
+        stretch: grid of the step, int64 [n].
+        is_off: bool, True for each row of the timeline between two steps.
+        off_group: recording, int64 [m].
+        off_step: the step before, int64 [m].
     """
-    lengths = ends - begins
-    with np.errstate(invalid="ignore", over="ignore"):
-        if time_column == "step":
-            grid = np.repeat(time[begins] % options.step_interval, lengths)
-            is_whole = time == np.rint(time)
-            exact = np.where(is_whole, (time - grid) / options.step_interval, np.nan)
-            tolerance = 0.0
-        else:
-            period = options.period_s * UNITS[options.time_unit]
-            exact = (time - np.repeat(time[begins], lengths)) / period
-            tolerance = MAX_OFF_GRID
-        step = np.rint(exact)
-        fits = (np.abs(exact - step) <= tolerance) & (np.abs(step) <= MAX_STEP)
-    return np.where(fits, step, 0.0).astype(np.int64), ~fits
+
+    columns: TableColumns
+    group: np.ndarray
+    step: np.ndarray
+    known_step: np.ndarray
+    stretch: np.ndarray
+    is_off: np.ndarray
+    off_group: np.ndarray
+    off_step: np.ndarray
 
 
-def _is_file_name(name: str) -> bool:
-    """Whether a scene id can be the name of a file."""
-    if not name.isprintable() or name.startswith(".") or "/" in name or "\\" in name:
-        return False
-    return 0 < len(name.encode()) <= MAX_NAME_BYTES
+def _used_rows(timeline: Timeline) -> _Rows:
+    """Rows with a step: the rows on the grid of their recording, or interpolated ones."""
+    none = np.zeros(0, np.int64)
+    if timeline.options.resample:
+        rows = timeline.resample()
+        order = np.lexsort((rows.step, rows.group))
+        stretch = np.zeros(len(order), np.int64)
+        return _Rows(
+            columns=rows.columns.take(order),
+            group=rows.group[order],
+            step=rows.step[order],
+            known_step=rows.known_step[order],
+            stretch=stretch,
+            is_off=np.zeros(len(timeline.row), bool),
+            off_group=none,
+            off_step=none,
+        )
+    steps = timeline.steps()
+    is_on = ~steps.is_off
+    step = steps.step[is_on]
+    return _Rows(
+        columns=timeline.columns.take(timeline.row[is_on]),
+        group=timeline.group[is_on],
+        step=step,
+        known_step=step,
+        stretch=steps.stretch[is_on],
+        is_off=steps.is_off,
+        off_group=timeline.group[steps.is_off],
+        off_step=steps.step[steps.is_off],
+    )
 
 
-def _cut_scene(name: str, step: np.ndarray, begin: int, options: TimeOptions) -> dict[str, Cut]:
-    """The scene or its windows, from its sorted steps [n]."""
+def _cut_recording(
+    timeline: Timeline, rows: _Rows, index: int, begin: int, end: int
+) -> dict[str, Cut]:
+    """The scene of a recording or its windows, from its rows `begin` to `end`."""
+    options = timeline.options
+    name = timeline.names[index]
+    off_begin, off_end = np.searchsorted(rows.off_group, (index, index + 1)).tolist()
+    off_step = rows.off_step[off_begin:off_end]
+    present = np.unique(rows.step[begin:end])
+    is_regular = len(off_step) <= MAX_UNUSED * (len(off_step) + end - begin)
+    if is_regular and len(present) > 1:
+        interval = float(np.median(np.diff(present)))
+        if interval > 1:
+            problem = timeline.interval_problem(interval)
+            return {name: Cut(begin, end, problem=problem)}
+
+    # Each stretch has its own grid.
+    bounds = begin + np.flatnonzero(np.diff(rows.stretch[begin:end])) + 1
+    bounds = np.concatenate([[begin], bounds, [end]])
+    cuts: dict[str, Cut] = {}
+    longest = 0
+    num_short = 0
+    num_refused = 0
+    for first_row, last_row in pairwise(bounds.tolist()):
+        step = rows.step[first_row:last_row]
+        if not len(step):
+            continue
+        length = int(step[-1] - step[0]) + 1
+        longest = max(longest, length)
+        if length < options.num_history:
+            num_short += len(step)
+            continue
+        made, is_refused = _windows(step, off_step, options)
+        num_refused += int(is_refused.sum())
+        for cut in made:
+            key = f"{name}-t{cut.first_step}"
+            if len(bounds) == 2 and length <= options.num_history + options.num_future:
+                key = name
+            cuts[key] = cut._replace(begin=first_row + cut.begin, end=first_row + cut.end)
+    if cuts:
+        timeline.count_unused(num_short, _SHORT)
+        timeline.count_unused(num_refused, _REFUSED)
+        timeline.count_unused(len(off_step), _OFF_GRID)
+        return cuts
+
+    if not is_regular or num_refused:
+        problem = timeline.problem(index, rows.is_off)
+    elif longest < options.num_history:
+        where = "from its first to its last row"
+        if len(bounds) > 2:
+            where = "between pauses of the clock at most (--resample true keeps one grid)"
+        problem = (
+            f"{longest} steps {where}, expected at least the {options.num_history} of the history"
+        )
+    else:
+        problem = "no window has an agent in the last second of its history"
+    return {name: Cut(begin, end, problem=problem)}
+
+
+def _windows(
+    step: np.ndarray, off_step: np.ndarray, options: TimeOptions
+) -> tuple[list[Cut], np.ndarray]:
+    """Windows of a stretch from its sorted steps [n].
+
+    Returns windows, with rows from 0; and bool [n], True for rows that are in no window because
+    too many rows around them have no step (`off_step`, int64 [m]).
+    """
     history = options.num_history
     window = history + options.num_future
     first = int(step[0])
-    last = int(step[-1])
-    end = begin + len(step)
-    present = np.unique(step)
-    interval = np.median(np.diff(present)) if first < last else 1
-    if interval > 1:
-        problem = (
-            f"most steps are missing: steps with rows are {interval:g} apart; --step-interval "
-            "sets their interval, --period-s and --time-unit the clock of timestamps"
-        )
-        return {name: Cut(begin, end, problem=problem)}
-
-    length = last - first + 1
-    if length < history:
-        problem = (
-            f"{length} steps from its first to its last row, "
-            f"expected at least the {history} of the history"
-        )
-        return {name: Cut(begin, end, problem=problem)}
+    length = int(step[-1]) - first + 1
     if length <= window:
-        return {name: Cut(begin, end, first, history if length == history else window)}
+        num_steps = window
+        if length == history:
+            num_steps = history
+        starts = np.array([first])
+    else:
+        num_steps = window
+        starts = _starts(np.unique(step), options)
+    begins = np.searchsorted(step, starts)
+    ends = np.searchsorted(step, starts + window)
+    off_begins = np.searchsorted(off_step, starts)
+    off_ends = np.searchsorted(off_step, starts + window)
+    num_off = off_ends - off_begins
+    is_used = num_off <= MAX_UNUSED * (num_off + ends - begins)
 
-    starts = present - (history - 1)  # of windows with a row at their last observed step
-    is_inside = (starts >= first) & (starts + window - 1 <= last)
-    starts = starts[is_inside & ((starts - first) % options.stride == 0)]
-    if not len(starts):
-        return {name: Cut(begin, end, problem="no window has an agent at its last observed step")}
-    begins = begin + np.searchsorted(step, starts)
-    ends = begin + np.searchsorted(step, starts + window)
-    cuts = {}
-    for start, begin_row, end_row in np.stack([starts, begins, ends], -1).tolist():
-        cuts[f"{name}-t{start}"] = Cut(begin_row, end_row, start, window)
-    return cuts
+    cuts = []
+    refused = np.zeros(len(step), bool)
+    kept = np.zeros(len(step), bool)
+    columns = (starts.tolist(), begins.tolist(), ends.tolist(), is_used.tolist())
+    for start, begin, end, is_good in zip(*columns, strict=True):
+        if is_good:
+            cuts.append(Cut(begin, end, start, num_steps))
+            kept[begin:end] = True
+        else:
+            refused[begin:end] = True
+    return cuts, refused & ~kept
 
 
-def _time_problem(
-    time_column: str, time: np.ndarray, is_wrong: np.ndarray, options: TimeOptions
-) -> str:
-    """Message for the first time of a scene that fits no step."""
-    value = float(time[is_wrong.argmax()])
-    if np.isnan(value):
-        return f"{time_column}: empty or NaN"
-    if np.isinf(value):
-        return f"{time_column}: infinite or no number"
-    if time_column == "step":
-        if value.is_integer() and abs(value) <= MAX_STEP:
-            return (
-                f"step: {value:.12g} is no multiple of {options.step_interval} (--step-interval) "
-                f"after the first, {time[0]:.12g}"
-            )
-        return f"step: {value:.12g}, expected a whole number of at most 2^52"
-    known = np.unique(time[np.isfinite(time)])
-    usual = 0.0
-    if len(known) > 1:
-        with np.errstate(over="ignore"):
-            usual = np.median(np.diff(known))
-    return (
-        f"timestamp: {value:.12g} is no multiple of the period of {options.period_s:g} s after the "
-        f"scene's first, {known[0]:.12g} (they are mostly {usual:.4g} apart; --period-s sets the "
-        "period)"
-    )
+def _starts(present: np.ndarray, options: TimeOptions) -> np.ndarray:
+    """First steps of windows, int64, for a stretch with rows at the ascending steps `present`.
+
+    A row is at most a short loss before the last observed step.
+    """
+    history = options.num_history
+    first = int(present[0])
+    last = int(present[-1]) - (history + options.num_future) + 1
+    loss = options.short_loss
+    # Runs of last observed steps with such a row.
+    ends = np.flatnonzero(np.diff(present) > loss + 1)
+    run_first = present[np.concatenate([[0], ends + 1])] - (history - 1)
+    run_last = present[np.append(ends, len(present) - 1)] + loss - (history - 1)
+    run_first = np.maximum(run_first, first)
+    run_last = np.minimum(run_last, last)
+    starts = [np.zeros(0, np.int64)]
+    for low, high in zip(run_first.tolist(), run_last.tolist(), strict=True):
+        wait = (first - low) % options.stride  # until the next multiple of the stride
+        starts.append(np.arange(low + wait, high + 1, options.stride))
+    return np.concatenate(starts)

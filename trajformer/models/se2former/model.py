@@ -9,14 +9,15 @@ encoding of the map can be reused while the map stays the same.
 3. `decode`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path
    (`paths.py`). Then every query moves to the end of its path, attends again from there, and
    corrects the path. The last path is the median of the target.
-4. `forecast`: one mode moves to the single forecast, and probabilities are calibrated
-   (`single_forecast.py`). Joint futures of all targets are chosen among the modes (`worlds.py`).
+4. `forecast`: the best single forecast becomes the most probable mode, and probabilities are
+   calibrated (`single_forecast.py`). Joint futures of all targets are chosen among the modes
+   (`worlds.py`).
 
 The loss (`loss.py`) takes the paths of step 3 from `propose`.
 
 With `joint`, mode k of all targets is one world instead: the modes of a world attend to each
 other before they propose a path and at its end, the world with the smallest mean error is
-trained, and no mode moves.
+trained, and the most probable mode stays that of the highest score.
 """
 
 from __future__ import annotations

@@ -25,7 +25,10 @@ from trajformer.errors import TrajformerError
 POLL_S = 0.2
 _MAX_READS = 2  # an input that kills its process as often is skipped
 _JOIN_S = 5.0  # a killed process that waits for a dead file server does not end
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # numpy reads it when it is imported
+_VARIABLES = {  # of the environment of a new process
+    "OPENBLAS_NUM_THREADS": "1",  # numpy reads it when it is imported
+    "PYTHONSAFEPATH": "1",  # no module of the current folder is imported
+}
 # Forking a process that has threads (pyarrow, torch) may deadlock.
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -199,21 +202,22 @@ def _start_settings() -> Iterator[None]:
     none, and they take a tenth of the start. Ctrl-C and SIGTERM wait for the end of the block: a
     process whose parent ends while it starts it prints a traceback.
     """
-    resource_tracker.ensure_running()  # started inside the block, it would unblock the signal
     late_signals: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             handlers[number] = signal.signal(number, lambda n, _: late_signals.append(n))
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    os.environ |= _VARIABLES
+    resource_tracker.ensure_running()  # it unblocks the signal when it starts
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    blas_threads = os.environ.get(_BLAS_THREADS)
-    os.environ[_BLAS_THREADS] = "1"
     try:
         yield
     finally:
-        del os.environ[_BLAS_THREADS]
-        if blas_threads is not None:
-            os.environ[_BLAS_THREADS] = blas_threads
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -104,7 +104,7 @@ def prepare(
         with _writable(store):
             for split, record in records.items():
                 write_record(store / split, record, finished=True)
-        manifest = _update_manifest(store, splits, checksums)
+        manifest = _update_manifest(store, checksums)
     return _summarize(raw, splits, pending, manifest, start_time)
 
 
@@ -209,18 +209,16 @@ def _writable(store: Path) -> Iterator[None]:
 # ---- manifest ----------------------------------------------------------------------------------
 
 
-def _update_manifest(
-    store: Path, splits: Iterable[str], checksums: dict[Path, str]
-) -> dict[str, Any]:
+def _update_manifest(store: Path, checksums: dict[Path, str]) -> dict[str, Any]:
     """The manifest; an existing one is kept, because checksums of a large store take long.
 
     It was removed before the first shard was made, so that only its completeness has to be checked.
     It is not written while a run of another split is not finished. Raises TrajformerError: a scene
-    id occurs twice in one of the prepared `splits`.
+    id occurs twice in a split.
     """
     with suppress(StoreError):  # missing, damaged or incomplete
         return read_finished(store)
-    for split in splits:
+    for split in store_splits(store):  # a copied shard has the ids of another one
         _check_ids(store / split)
     unfinished = []
     for split in store_splits(store):

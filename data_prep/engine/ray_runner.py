@@ -8,7 +8,8 @@ import socket
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
+from pathlib import Path
 from typing import Any
 
 from data_prep.engine.limits import Alarm, InputTimeout
@@ -129,7 +130,8 @@ def _start_or_find(ray: Any, workers: int, address: str | None) -> None:
     try:
         if address is not None:
             _probe(address)
-        with Alarm() as alarm:
+        # Ray lets its workers import modules of the current folder.
+        with Alarm() as alarm, chdir(Path(__file__).parents[2]):
             alarm.start(limit_s)
             ray.init(address=address or "local", **options)
     except TrajformerError:

@@ -97,12 +97,18 @@ def read_parquet(
 def check_opens(path: Path) -> None:
     """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow.
 
-    It is tried in another process.
+    It is tried in another process, which imports nothing from the current folder (-P).
     """
     if not path.is_file():
         return
     read_metadata = "pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
-    command = [sys.executable, "-c", f"import sys, pyarrow.parquet; {read_metadata}", str(path)]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        f"import sys, pyarrow.parquet; {read_metadata}",
+        str(path),
+    ]
     status = subprocess.run(command, stderr=subprocess.DEVNULL).returncode
     if status < 0:  # ended by a signal
         raise SceneError(

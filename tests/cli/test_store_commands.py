@@ -63,10 +63,9 @@ def test_info_of_an_unfinished_store(run: Run) -> None:
     assert "  train: 3 scenes" in text
     Path("manifest.json").rename("s/manifest.json")
     Path("s/train/00001.arrow").unlink()
-    code, text, _ = run("info", "s")
-    assert code == 0
-    assert "; manifest.json does not list these shards, see `trajformer store verify s`" in text
-    assert "  train: 2 scenes" in text
+    code, _, error = run("info", "s")
+    assert code == 1
+    assert "s/train/00001.arrow: listed in the manifest but missing" in error
 
 
 COLUMNS = [

@@ -75,15 +75,14 @@ def test_a_shard_that_changes_after_opening_is_refused(
 def write_twice(root: Path) -> None:
     """Write a store shard by shard, then every shard again with more scenes.
 
-    Meanwhile there is a manifest or none.
+    Meanwhile there is no manifest.
     """
     for count in (FIRST, FULL):
+        (root / MANIFEST).unlink(missing_ok=True)  # as a preparation does
         for index in range(SHARDS):
             scenes = [random_scene(index * FULL + number) for number in range(count)]
             write_shard(shard_path(root, "train", index), scenes, ShardInfo("random", "train"))
             time.sleep(0.01)
-            if index % 3 == 0:
-                (root / MANIFEST).unlink(missing_ok=True)
         write_manifest(root)
     write_shard(shard_path(root, DONE, 0), [], ShardInfo("random", DONE))
 

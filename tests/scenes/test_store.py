@@ -126,6 +126,7 @@ def test_scenes_are_found_by_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(StoreError, match="no scene scene-9 in split 'train'"):
         store.find(["scene-0", "scene-9"])
     write_shard(shard_path(tmp_path, "train", 4), [random_scene(1)], ShardInfo("random", "train"))
+    write_manifest(tmp_path)
     assert SceneStore(tmp_path, "train").find(["scene-1"]) == [1], "the first of two equal ids"
 
 
@@ -173,14 +174,33 @@ def test_a_store_can_be_read_while_it_is_prepared(tmp_path: Path) -> None:
     shard = shard_path(tmp_path, "train", 1)
     whole = shard.read_bytes()
     shard.rename(shard.with_name(f".{shard.name}.77.tmp"))  # being written
-    for has_manifest in (True, False):  # an old one, or none
-        if not has_manifest:
-            (tmp_path / MANIFEST).unlink()
-        early = SceneStore(tmp_path, "train")
-        assert (len(early), early.scene_ids()) == (2, ["scene-0", "scene-1"])
+    with pytest.raises(StoreError, match=r"00001.arrow: listed in the manifest but missing"):
+        SceneStore(tmp_path, "train")
+    (tmp_path / MANIFEST).unlink()
+    early = SceneStore(tmp_path, "train")
+    assert (len(early), early.scene_ids()) == (2, ["scene-0", "scene-1"])
     shard.write_bytes(whole)
     assert len(early) == 2
     assert same_bits(SceneStore(tmp_path, "train")[3], scenes[3])
+
+
+def test_copied_shards_are_refused(tmp_path: Path) -> None:
+    """A scene must not count twice."""
+    info = ShardInfo("random", "train", inputs="digest")
+    first = shard_path(tmp_path, "train", 0)
+    write_shard(first, [random_scene(0)], info)
+    write_manifest(tmp_path)
+    for split, number in (("train", 1), ("val", 0)):
+        copy = shard_path(tmp_path, split, number)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(first.read_bytes())
+        with pytest.raises(StoreError, match=rf"{copy}: on disk but not in the manifest"):
+            SceneStore(tmp_path, split)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(StoreError, match=r"00001.arrow: a copy of 00000.arrow; remove it"):
+        SceneStore(tmp_path, "train")
+    write_shard(first, [random_scene(7), random_scene(8)], info)
+    assert len(SceneStore(tmp_path, "train")) == 3
 
 
 def test_shards_are_ordered_by_number(tmp_path: Path) -> None:

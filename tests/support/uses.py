@@ -130,9 +130,9 @@ def prepare_files(folder: Path) -> Path:
     """Make the files of all cases.
 
     raw/ and other_raw/ are Argoverse 2 folders with the splits train, val and test; store/ is made
-    from raw/, and run/ is a model trained on it. forecasts.parquet, figures.json and recipe.yaml
-    belong to it. argoverse1/, eth_ucy/ ... are raw folders of the other readers. notes.txt is a
-    text of the user.
+    from raw/, and run/ is a model trained on it. forecasts.parquet, figures.json, weights.ckpt and
+    recipe.yaml belong to it. argoverse1/, eth_ucy/ ... are raw folders of the other readers.
+    notes.txt is a text of the user.
     """
     with contextlib.chdir(folder):
         for split in ("train", "val", "test"):
@@ -148,6 +148,7 @@ def prepare_files(folder: Path) -> Path:
         _succeed("train --config recipe.yaml --out run")
         _succeed(f"evaluate {model} --json figures.json")
         _succeed(f"predict {model} --out forecasts.parquet")
+        _succeed("weights convert trajformer run/best.ckpt weights.ckpt")
     return folder
 
 

@@ -25,7 +25,7 @@ from data_prep.readers.names import READERS
 
 def full_disk() -> None:
     """A limit on the size of files, which fails like a full disk. The picture p.png exists."""
-    Path("p.png").write_bytes(b"\x89PNG")
+    Path("p.png").write_bytes(b"\x89PNG tEXtSoftware\0trajformer")
     resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))
 
 
@@ -103,7 +103,7 @@ WRITERS = {
     "pictures": Writer("plot store --out p.png --overwrite", "p.png", IN_PICTURE, ("p.png",)),
     "weights": Writer(f"{CONVERT} c.ckpt", "c.ckpt", IN_CHECKPOINT, ("c.ckpt",)),
     "replaced weights": Writer(
-        f"{CONVERT} run/best.ckpt --overwrite", "run/best.ckpt", IN_CHECKPOINT
+        f"{CONVERT} weights.ckpt --overwrite", "weights.ckpt", IN_CHECKPOINT
     ),
     "checkpoints": Writer(f"{TRAIN} fresh", "ckpt", IN_CHECKPOINT, ("fresh/*.ckpt",)),
     "checkpoints of a resumed run": Writer(

@@ -181,7 +181,7 @@ EXISTING_FILES = [
     on(
         SCORE,
         "--overwrite --json notes.txt",
-        "notes.txt: exists and is not a json file; --overwrite replaces",
+        "notes.txt: exists and is not a json file that this command wrote, so it is not replaced",
     ),
     on(SCORE, "--overwrite --json run/best.ckpt", "best.ckpt: exists and is not a json file"),
     on(SCORE, "--overwrite --csv figures.json", "figures.json: exists and is not a csv file"),

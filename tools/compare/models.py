@@ -219,7 +219,7 @@ def check_arguments(results: list[Result], args: argparse.Namespace, options: li
                 raise
     for split in sorted(splits):
         SceneStore(args.store, split)
-    check_outputs(args, json="json", plot="png")
+    check_outputs(args, json="measurements.json", plot="png")
     if args.markdown:
         table.replace_between(args.markdown, args.table.stem, None)
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
 from trajformer.plotting.labels import Label, place_labels
+from trajformer.plotting.scene import SOFTWARE
 from trajformer.plotting.style import CONTEXT_EDGE, INK, SCORED_DARK, SMALL_PT
 from trajformer.scenes.files import atomically, write_atomically
 
@@ -203,4 +204,6 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
         title = "not shown: " + "; ".join(not_shown)
         axes.set_title(title, fontsize=SMALL_PT, color=CONTEXT_EDGE, loc="left")
     with atomically(file) as temporary:
-        figure.savefig(temporary, format=file.suffix.lstrip(".") or "png")
+        suffix = file.suffix.lstrip(".") or "png"
+        metadata = {"Software": SOFTWARE} if suffix == "png" else None
+        figure.savefig(temporary, format=suffix, metadata=metadata)

@@ -10,8 +10,10 @@ and `parser` takes a name.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
@@ -20,6 +22,8 @@ import trajformer
 from trajformer.cli.status import RERUN, exit_status
 
 __all__ = ["COMMANDS", "RERUN", "exit_status", "load_command", "main", "run_command"]
+
+SAFE_PATH = "PYTHONSAFEPATH"  # Python leaves the current folder out of its search path
 
 
 class Command(NamedTuple):
@@ -93,9 +97,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = ", ".join(COMMANDS)
         print(f"trajformer: no command '{name}' (commands: {known})", file=sys.stderr)
         return 2
-    return exit_status(
-        f"trajformer {name}", lambda: run_command(name, words[1:]), COMMANDS[name].hint
-    )
+    with _safe_path():
+        return exit_status(
+            f"trajformer {name}", lambda: run_command(name, words[1:]), COMMANDS[name].hint
+        )
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """No child process imports modules of the current folder, a pyarrow.py next to data.
+
+    The variable is inherited by all of them: worker processes, their helpers and those of PyTorch.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[SAFE_PATH]
+        if before is not None:
+            os.environ[SAFE_PATH] = before
 
 
 def _print_overview() -> None:

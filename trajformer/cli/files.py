@@ -14,17 +14,24 @@ from trajformer.scenes.files import require_file_or_folder, write_atomically
 
 # Inputs that may be folders of runs, which also receive the metrics of the run.
 RUN_FOLDERS = ("checkpoint", "out")
-KINDS = {  # regular expressions of the first bytes
-    "parquet": rb"PAR1",
-    "png": rb"\x89PNG",
-    "npz": rb"PK\x03\x04.{26}\w+\.npy",
-    "ckpt": rb"PK\x03\x04.{26}[\w.-]+/",
-    "safetensors": rb".{8}\{",
-    "json": rb"\s*[\[{]",
-    "csv": rb"\w+(,\w+)+\r?\n",
-    "txt": rb"[^\x00]*\Z",
+# Regular expressions that find the outputs of this program by their first and last bytes. The last
+# part of a name is the suffix of the files.
+KINDS = {
+    "parquet": rb"PAR1.*\ntrajformer.{1,3}\{",  # the properties of the scenes, near the end
+    "png": rb"\x89PNG.*tEXtSoftware\0trajformer",
+    "npz": rb"PK\x03\x04.{26}scene_id\.npy",
+    "ckpt": rb"PK\x03\x04.{26}archive/data\.pkl.{,99}trajformer",  # in a run, "epoch" comes first
+    "safetensors": rb'.{8}\{"__metadata__":\{"trajformer"',
+    "json": rb'\s*\{.*"(num_agents|\w*[AF]DE\w*)"',  # metrics
+    "scene.json": rb'\s*\{\s*"scene_id"',
+    "challenge.json": rb'\s*\[\{"instance"',
+    "measurements.json": rb'\s*\{\s*"commit"',
+    "csv": rb"scenario_id,track_id,type,minADE",  # metrics of agents
+    "txt": rb"\Z",  # a translation is like any other text, so it never replaces one
 }
-SUFFIXES = {f".{kind}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}
+HEAD_BYTES = 512
+TAIL_BYTES = 8192
+SUFFIXES = {f".{kind.rpartition('.')[2]}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}
 
 
 def bars() -> bool:
@@ -66,11 +73,11 @@ def keep_arguments(folder: Path, args: argparse.Namespace, *names: str) -> None:
 def check_outputs(args: argparse.Namespace, **kinds: str) -> None:
     """Check the outputs of a command before its work (TrajformerError: one cannot be written).
 
-    All commands have this rule: An existing file is replaced only with --overwrite, and only by a
-    file of the same kind. An output is never an input of the command, and never in a store or
-    another folder that the command reads. A folder receives files only if it is empty, or with
-    --overwrite. A new name does not end in the suffix of another kind. Links are followed. Pipes,
-    devices and sockets are refused.
+    All commands have this rule: An existing file is replaced only with --overwrite, and only if
+    this program wrote it for the same purpose. An output is never an input of the command, and
+    never in a store or another folder that the command reads. A folder receives files only if it is
+    empty, or with --overwrite. A new name does not end in the suffix of another kind. Links are
+    followed. Pipes, devices and sockets are refused.
 
     `kinds` has a key of `KINDS` or "folder" for each option with an output; all other paths in
     `args` are inputs.
@@ -113,8 +120,9 @@ def _check_output(path: Path, kind: str, inputs: list[tuple[str, Path]], overwri
 
 def _check_new_output(path: Path, kind: str, parent: Path) -> None:
     """Check the name of a new output, and that its nearest existing `parent` is a folder."""
-    if path.suffix.lower() in SUFFIXES - {f".{kind}"}:
-        output = kind if kind == "folder" else f"{kind} file"
+    suffix = kind.rpartition(".")[2]
+    if path.suffix.lower() in SUFFIXES - {f".{suffix}"}:
+        output = kind if kind == "folder" else f"{suffix} file"
         raise TrajformerError(
             f"{path}: the output is a {output}; give a name without {path.suffix}"
         )
@@ -136,10 +144,14 @@ def _check_existing_file(path: Path, kind: str, overwrite: bool) -> None:
     if not overwrite:
         raise TrajformerError(f"{path}: exists; give another name, or --overwrite to replace it")
     with path.open("rb") as file:
-        head = file.read(512)
-    if head and not re.match(KINDS[kind], head, re.DOTALL):
-        reason = f"is not a {kind} file; --overwrite replaces files of the same kind only"
-        raise TrajformerError(f"{path}: exists and {reason}")
+        content = file.read(HEAD_BYTES)
+        file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+        if kind == "parquet":
+            content += file.read()
+    if content and not re.match(KINDS[kind], content, re.DOTALL):
+        suffix = kind.rpartition(".")[2]
+        reason = f"is not a {suffix} file that this command wrote, so it is not replaced"
+        raise TrajformerError(f"{path}: exists and {reason}; give another name or remove it")
 
 
 def refuse_inputs(path: Path, inputs: list[tuple[str, Path]]) -> None:

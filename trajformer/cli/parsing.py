@@ -146,7 +146,9 @@ def add_accelerator(parser: Parser) -> None:
 def add_overwrite(parser: Parser) -> None:
     """Add the option --overwrite of commands with output files."""
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace existing output files of the same kind"
+        "--overwrite",
+        action="store_true",
+        help="replace output files that this command wrote before",
     )
 
 

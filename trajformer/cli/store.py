@@ -16,8 +16,6 @@ from trajformer.cli.parsing import Parser, add_overwrite, add_variant, new_overv
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import (
     MANIFEST,
-    manifest_matches_files,
-    read_manifest,
     shard_sizes,
     verify_store,
 )
@@ -144,9 +142,6 @@ def info(args: Namespace) -> None:
     note = ""
     if not (store / MANIFEST).exists():
         note = "; no manifest.json, the preparation is running or was interrupted; content so far"
-    elif not manifest_matches_files(store, read_manifest(store)):
-        command = f"trajformer store verify {store}"
-        note = f"; manifest.json does not list these shards, see `{command}`; content"
     print(f"{store}: schema version {SCHEMA_VERSION}{note}")
     for split in splits:
         _print_split(store, split)
@@ -304,7 +299,7 @@ def export(args: Namespace) -> None:
     """
     from trajformer.scenes.export import export_scene
 
-    check_outputs(args, out="npz" if args.out.suffix == ".npz" else "json")
+    check_outputs(args, out="npz" if args.out.suffix == ".npz" else "scene.json")
     split, scene = _find_scene(args.store, args.scene, _splits(args.store, args.split))
     export_scene(scene, args.out)
     content = f"{scene.num_agents} agents, {scene.num_polylines} polylines"

@@ -39,6 +39,7 @@ from trajformer.scenes.store import SceneStore
 
 FIGURE_INCHES = (4.2, 5.2)
 DPI = 150
+SOFTWARE = "trajformer"  # in the pictures of this program
 _COLUMNS = 4  # scenes in a row of a picture
 # inches around the square axes; the legend uses the space below
 _LEFT = 0.6
@@ -296,9 +297,14 @@ def save_scene_plots(
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, and clear it; equal figures give equal bytes.
 
-    Raises as `atomically`.
+    Raises as `atomically`. TrajformerError: the file exists and is no picture of this program.
     """
+    if path.is_file() and path.stat().st_size > 0:
+        with path.open("rb") as file:
+            is_replaceable = f"Software\0{SOFTWARE}".encode() in file.read(512)
+        if not is_replaceable:
+            raise TrajformerError(f"{path}: exists and is no picture of trajformer, so it is kept")
     with atomically(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
+        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": SOFTWARE})
     # artists and axes form reference cycles: without this, memory grows until garbage collection
     figure.clear()

@@ -61,7 +61,8 @@ def require_file_or_folder(path: Path) -> None:
 def atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path, which is renamed to `path` if the block ends without an error.
 
-    The temporary path is in the same folder. A link is followed: the file behind it is replaced.
+    The temporary path is in the same folder. A link is followed: the file behind it is replaced,
+    and its permissions are kept.
     Raises OSError: the folder or the file cannot be written, or `path` is a pipe, a device or a
     socket; the error names `path`. The temporary file or folder is removed.
     """
@@ -72,6 +73,9 @@ def atomically(path: Path) -> Iterator[Path]:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        if target.is_file():
+            temporary.touch()
+            shutil.copymode(target, temporary)
         yield temporary
         os.replace(temporary, target)
     except OSError as error:

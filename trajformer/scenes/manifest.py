@@ -22,6 +22,8 @@ MAX_BYTES = 1 << 30  # of a manifest
 MAX_COUNT = 2**60  # of scenes, bytes and shards
 MERGED = "merged.json"  # the sources of a store that `trajformer store merge` made
 RESAMPLED = "resampled.json"  # the source of a store that `trajformer store resample` made
+NOT_LISTED = "on disk but not in the manifest"
+MISSING = "listed in the manifest but missing"
 _CHECKSUM = re.compile(r'\{\n "checksum": "([0-9a-f]{8})",\n')  # CRC-32 of the text after it
 _FIELDS = {"schema_version", "splits", "records"}
 _SPLIT_TYPES: dict[str, type] = {
@@ -254,21 +256,44 @@ def _listed_sizes(shards: list[ShardEntry]) -> dict[str, int]:
 def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int]:
     """Number of scenes in every shard of a split with these `shard_sizes`, by file name.
 
-    The numbers come from the manifest if it lists these files, and otherwise (while a store is
-    prepared) from the shards. Raises StoreError: a shard is truncated, damaged, not a shard, or has
-    another schema version.
+    The numbers come from the manifest, or from the shards while a store is prepared, when there is
+    no manifest. Raises StoreError: a shard is not as in the manifest, truncated, damaged, not a
+    shard, a copy of another one, or has another schema version.
     """
     try:
-        shards = read_manifest(root)["splits"][split]["shards"]
-    except (StoreError, KeyError):
-        shards = []
-    counts = dict.fromkeys(sizes, 0)  # in the order of the shard numbers
-    if sizes == _listed_sizes(shards):
-        for shard in shards:
-            counts[shard["name"]] = shard["scenes"]
-    else:
-        for name in sizes:
-            _, counts[name] = read_shard_info(root / split / name)
+        shards = read_manifest(root)["splits"].get(split, {"shards": []})["shards"]
+    except StoreError:
+        return _count_without_manifest(root / split, sizes)
+    listed = _listed_sizes(shards)
+    if sizes == listed:
+        counts = {shard["name"]: shard["scenes"] for shard in shards}
+        return {name: counts[name] for name in sizes}  # in the order of the shard numbers
+    if sizes == shard_sizes(root / split):
+        _refuse_difference(root / split, sizes, listed)
+    return _count_without_manifest(root / split, sizes)  # shards are being written
+
+
+def _refuse_difference(folder: Path, sizes: dict[str, int], listed: dict[str, int]) -> None:
+    """Raise StoreError: there are other shards than in the manifest."""
+    for name in sorted(sizes.keys() | listed.keys()):
+        path = folder / name
+        if name not in listed:
+            raise StoreError(f"{path}: {NOT_LISTED}; remove it, or run `trajformer preprocess`")
+        if sizes and name not in sizes:
+            raise StoreError(f"{path}: {MISSING}; run `trajformer preprocess` again")
+        if sizes and sizes[name] != listed[name]:
+            read_shard_info(path)  # damage is a better reason
+            raise StoreError(f"{path}: {sizes[name]} bytes, {listed[name]} in the manifest")
+
+
+def _count_without_manifest(folder: Path, sizes: dict[str, int]) -> dict[str, int]:
+    counts = {}
+    names: dict[tuple[str, int], str] = {}
+    for name, num_bytes in sizes.items():
+        info, counts[name] = read_shard_info(folder / name)
+        first = names.setdefault((info.inputs, num_bytes), name)
+        if info.inputs and first != name:
+            raise StoreError(f"{folder / name}: a copy of {first}; remove it")
     return counts
 
 
@@ -292,11 +317,11 @@ def verify_store(
     problems = []
     for path in on_disk:
         if path not in listed:
-            problems.append(f"{path.parent.name}/{path.name}: on disk but not in the manifest")
+            problems.append(f"{path.parent.name}/{path.name}: {NOT_LISTED}")
     present = set(on_disk)
     for path in listed:
         if path not in present:
-            problems.append(f"{path}: listed in the manifest but missing")
+            problems.append(f"{path}: {MISSING}")
 
     paths = [path for path in listed if path in present]
     shards: dict[str, list[tuple[ShardEntry, ShardInfo]]] = defaultdict(list)  # by split

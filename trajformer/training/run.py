@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+import os
 import sys
 import warnings
 from contextlib import ExitStack
@@ -35,6 +36,8 @@ from trajformer.training.restarts import Restarts
 from trajformer.training.resume import CheckpointFiles, KeepProgress
 
 BEST, LAST, CONFIG = "best.ckpt", "last.ckpt", "config.yaml"
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "JSM_NAMESPACE_SIZE")  # numbers of processes
 _CHATTY_LOGGERS = (
     "lightning.pytorch.utilities.rank_zero",
     "lightning.fabric.utilities.distributed",
@@ -70,6 +73,7 @@ def train(
     """
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
+    _check_ranks(config.trainer.devices)
     out = Path(out)
     first_process = getattr(rank_zero_only, "rank", 0) == 0
     last = _last_checkpoint(out, resume)
@@ -95,6 +99,7 @@ def train(
         try:
             if first_process:
                 stack.enter_context(lock_folder(out))
+                _keep_foreign_file(out / CONFIG)
                 last = _last_checkpoint(out, resume)  # another run may have finished meanwhile
                 plain = {"task": config.task} | to_plain(module.config)
                 write_atomically(out / CONFIG, yaml.safe_dump(plain, sort_keys=False))
@@ -109,6 +114,19 @@ def train(
             advice = f"raise trainer.epochs or trainer.steps, or use {LAST}"
             raise TrajformerError(f"{out / BEST}: {reason}; {advice}")
     return out / BEST
+
+
+def _check_ranks(devices: int) -> None:
+    """Raise TrajformerError: the environment has the number of a process without a launcher.
+
+    Lightning would leave out the files that only the first process writes, or wait for others.
+    """
+    numbers = {name: os.environ[name] for name in RANKS if name in os.environ}
+    has_launcher = devices > 1 and any(int(os.environ.get(name, 1)) > 1 for name in WORLDS)
+    for name, number in numbers.items():
+        if not has_launcher and (number != "0" or devices > 1):
+            problem = f"{name}={number} in the environment, but no launcher of {devices} processes"
+            raise TrajformerError(f"trainer.devices: {problem}; unset {name}")
 
 
 def _quiet() -> None:
@@ -147,6 +165,12 @@ def _last_checkpoint(out: Path, resume: bool) -> Path | None:
         advice = "continue it with --resume or give another --out"
         raise TrajformerError(f"{out}: already contains a run; {advice}")
     return last
+
+
+def _keep_foreign_file(path: Path) -> None:
+    """Raise TrajformerError if the recipe of the run would replace a file of the user."""
+    if path.is_file() and not path.read_bytes().startswith(b"task: "):
+        raise TrajformerError(f"{path}: exists and is not of a run; give another --out")
 
 
 def build_trainer(

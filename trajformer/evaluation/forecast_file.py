@@ -3,6 +3,10 @@
 Positions are metres in the city frame (float64); scene and track ids are exactly as in the raw
 files. Within a track, rows are sorted by falling probability, and the probabilities sum to 1.
 Tracks of one scene may be written in any order.
+
+The package av2, which scores the challenge, keeps one probability vector per scene, that of its
+last track. A file is right for a submission if it has one track per scene (`--agents focal`), or if
+mode k of all tracks is one joint future (`--joint`). `write_forecasts` warns about other files.
 """
 
 import itertools
@@ -20,13 +24,14 @@ from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import atomically
-from trajformer.scenes.spec import DataSpec
+from trajformer.scenes.spec import DataSpec, warn
 
 # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
 TRACKS_PER_GROUP = 1024
 FREE_BYTES = 1 << 23  # to write a row group, in addition to its size
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
 _ROWS_PER_BATCH = 8192
+_AV2_SOURCES = (None, "argoverse2")  # scenes whose forecasts may be scored with av2
 _TEXT = ("scenario_id", "track_id")
 _TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
 _METADATA_KEY = b"trajformer"  # of the properties of the scenes; files of other programs have none
@@ -122,11 +127,13 @@ def write_forecasts(
 ) -> int:
     """Write forecasts as they come, atomically, and return the number of tracks.
 
-    `scenes` are the properties of the scenes, for `read_spec`. Raises TrajformerError: a forecast
-    is malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
+    `scenes` are the properties of the scenes, for `read_spec`. Warns if av2 would score tracks of
+    Argoverse 2 scenes with the probabilities of other tracks. Raises TrajformerError: a forecast is
+    malformed (`check_forecast`) or given twice. OSError: the folder cannot be written.
     """
     source = iter(forecasts)
     written = set[tuple[str, str]]()
+    probabilities = _SceneProbabilities()
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})
     with (
         atomically(Path(path)) as temporary,
@@ -142,11 +149,42 @@ def write_forecasts(
                     name = f"track {forecast.track_id!r} of scene {forecast.scene_id!r}"
                     raise TrajformerError(f"{name} is forecast twice")
                 written.add(key)
+                probabilities.add(forecast)
             batch = _group(group)
             # a MemoryError here: without memory, pyarrow ends the process
             np.empty(FREE_BYTES + 3 * batch.nbytes, np.uint8)
             writer.write_batch(batch)
+    if scenes.source in _AV2_SOURCES:
+        probabilities.warn_if_av2_differs(path)
     return len(written)
+
+
+class _SceneProbabilities:
+    """Finds scenes for which one probability vector is not enough."""
+
+    def __init__(self) -> None:
+        self.first_of: dict[str, np.ndarray] = {}  # the vector of a scene's first track
+        self.different: set[str] = set()
+
+    def add(self, forecast: TrackForecast) -> None:
+        """Compare a track, with modes by falling probability, with the first one of its scene."""
+        present = forecast.probability
+        first = self.first_of.setdefault(forecast.scene_id, present)
+        if first is present:
+            return
+        # av2 sorts the modes of each track, so equal probabilities have no defined order
+        has_ties = bool((np.diff(present) == 0).any())
+        if has_ties or not np.array_equal(first, present):
+            self.different.add(forecast.scene_id)
+
+    def warn_if_av2_differs(self, path: Path | str) -> None:
+        """Warn if scenes have tracks with different probabilities."""
+        if self.different:
+            count = f"{len(self.different)} of {len(self.first_of)} scenes"
+            reason = f"the tracks of {count} have different probabilities"
+            effect = "av2 would use those of one track for all"
+            remedy = "for a submission, forecast with --agents focal or --joint"
+            warn(f"{path}: {reason}, and {effect}; {remedy}")
 
 
 def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:

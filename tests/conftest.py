@@ -10,9 +10,8 @@ import pytest
 from hypothesis import settings
 from support.cli import error_line
 
-# With a test process per core, more threads only wait for each other.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests run small models: with more threads, these only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # By default an example fails if it takes 200 ms.
 settings.register_profile("any machine", deadline=None)

@@ -8,7 +8,9 @@ forecasts. The peer in the same run is mmTransformer. Larger scenes consist of c
 and lanes of this scene at random places, with its density: one agent in 1,250 square metres, and
 five pieces of lanes for each agent. "linear" is the time for an agent relative to that in the scene
 with 64 agents. A training step of the recipe for Argoverse 2 has the scenes of the split, repeated;
-"epoch, h" is the time for the training part of the full data set. `--json FILE` writes the tables.
+"epoch, h" is the time for the training part of the full data set. "Threads" has the shortest time
+of a forecast by number of agents, all of them targets, with one thread and with two, because medians
+on a shared machine measure its other work. `--json FILE` writes the tables.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ from measure import (
     peak_mb,
     report,
     reset_peak,
+    times_s,
     training_step,
 )
 from torch import Tensor
@@ -57,6 +60,10 @@ PEER_CHANGES = {
     "data.batch.polyline_length_m": 20.0,
 }
 SIZES = ((64, 320), (128, 640), (256, 1280), (512, 2560), (256, 2000))  # agents and pieces of lanes
+THREADS = (1, 2)
+AGENTS_BY_THREADS = (1, 10, 50, 200)
+LANES_PER_AGENT = 5
+MIN_LANES = 50
 AREA_M2 = 1250.0  # of an agent
 FULL_SCENES = 199_908  # of the training part of Argoverse 2
 
@@ -149,6 +156,28 @@ def larger_scenes(store: SceneStore, index: int, repeats: int) -> Iterator[dict[
         yield {"agents": agents, "lanes": lanes, "ms": time, "linear": linear}
 
 
+@torch.inference_mode()
+def threads(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
+    """Rows of the shortest time of a forecast by number of agents and threads."""
+    model, observation = load("se2former_argoverse2", store, index, "all")
+    before = torch.get_num_threads()
+    for agents in AGENTS_BY_THREADS:
+        lanes = max(LANES_PER_AGENT * agents, MIN_LANES)
+        scene = enlarged(observation, agents, lanes)
+        runs = {f"{n} threads, ms": partial(with_threads, n, model, scene) for n in THREADS}
+        times = times_s(runs, repeats, warm_up=3)
+        shortest = {name: 1e3 * float(values[:, 0].min()) for name, values in times.items()}
+        yield {"agents": agents, "lanes": lanes, **shortest}
+    torch.set_num_threads(before)
+
+
+def with_threads(count: int, model: Forecaster, observation: Observation) -> Forecast:
+    """A forecast with a number of threads."""
+    torch.set_num_threads(count)
+    forecast: Forecast = model(observation)
+    return forecast
+
+
 def training(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, Any]]:
     """A row for a training step, augmentation and optimiser included; `index` is not used."""
     recipe = read_recipe("se2former_argoverse2")
@@ -175,23 +204,28 @@ def training(store: SceneStore, index: int, repeats: int) -> Iterator[dict[str, 
     }
 
 
+TABLES = {
+    "scene": one_scene,
+    "larger": larger_scenes,
+    "threads": threads,
+    "training": training,
+}
+
+
 def main() -> None:
     """Measure and print the tables."""
     parser = new_parser(__doc__, repeats=15)
     parser.add_argument("--store", required=True)
     parser.add_argument("--split", default="train")
     parser.add_argument("--scene", default=SCENE)
+    parser.add_argument("--table", nargs="+", choices=TABLES, default=list(TABLES))
     args = parse(parser)
     store = SceneStore(args.store, args.split)
     matching = [i for i, name in enumerate(store.scene_ids()) if name.startswith(args.scene)]
     if not matching:
         raise SystemExit(f"{args.store}: no scene {args.scene} in split {args.split}")
     index = matching[0]
-    tables = {
-        "One scene": one_scene(store, index, args.repeats),
-        "Larger scenes": larger_scenes(store, index, args.repeats),
-        "Training": training(store, index, args.repeats),
-    }
+    tables = {name: TABLES[name](store, index, args.repeats) for name in args.table}
     report(args, tables)
 
 

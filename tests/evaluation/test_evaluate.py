@@ -17,7 +17,7 @@ import trajformer
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, Frame
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, TrajformerWarning
 from trajformer.evaluation.evaluate import evaluate, track_forecasts
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
@@ -48,12 +48,52 @@ def test_a_module_with_batch_settings_equals_its_predictor(run: Path) -> None:
 
     given = trajformer.evaluate(model.train(), scenes, config.data.batch)
     of_checkpoint = trajformer.evaluate(model, scenes)
-    others = trajformer.evaluate(model, scenes, BatchConfig())
+    with pytest.warns(TrajformerWarning, match=r"batch: .*, the model has .*; use dataclasses"):
+        others = trajformer.evaluate(model, scenes, BatchConfig())
     assert given.metrics == expected.metrics
     assert of_checkpoint.metrics == expected.metrics
     assert others.metrics != expected.metrics
     with pytest.raises(TypeError, match="a Predictor has its own"):
         evaluate(predictor, scenes, config.data.batch)
+
+
+def test_a_model_in_training_mode_has_the_metrics_of_evaluation_mode(run: Path) -> None:
+    scenes = SceneStore(run / "store", "val")
+    predictor = load_predictor(run / "last.ckpt")
+    expected = evaluate(predictor, scenes)
+    predictor.model.train()
+    assert evaluate(predictor, scenes).metrics == expected.metrics
+    assert not predictor.model.training
+
+    predictor.model.train()
+    forecasts = list(track_forecasts(predictor, scenes))
+    again = list(track_forecasts(predictor, scenes))
+    for one, other in zip(forecasts, again, strict=True):
+        np.testing.assert_array_equal(one.position, other.position)
+
+
+def test_a_built_model_has_the_batch_settings_of_its_recipe(run: Path) -> None:
+    scenes = SceneStore(run / "store", "val")
+    loaded, config = load_checkpoint(run / "last.ckpt")
+    built = trajformer.build_model(config)
+    built.load_state_dict(loaded.state_dict())
+    expected = evaluate(loaded, scenes).metrics
+    assert evaluate(built, scenes).metrics == expected
+    assert evaluate(Predictor(built), scenes).metrics == expected
+
+
+def test_an_evaluation_states_its_horizon_and_the_complete_futures(run: Path) -> None:
+    scenes = SceneStore(run / "store", "val")
+    evaluation = evaluate(load_predictor("constant_velocity", targets="all"), scenes)
+    expected = 0
+    targets = 0
+    for scene in scenes:
+        targets += int(scene.valid[:, scene.num_history - 1].sum())
+        present = scene.valid[:, scene.num_history - 1]
+        expected += int(scene.valid[present, scene.num_history :].all(1).sum())
+    assert evaluation.scenes.num_future == scenes[0].num_future
+    assert evaluation.complete_futures == expected
+    assert evaluation.num_targets == targets >= len(evaluation.per_agent) >= expected
 
 
 class Fixed(nn.Module):

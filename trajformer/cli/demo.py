@@ -2,7 +2,9 @@
 
 import json
 import time
+import warnings
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -11,6 +13,7 @@ from trajformer.cli import run_command
 from trajformer.cli.evaluate import print_table
 from trajformer.cli.files import keep_arguments
 from trajformer.cli.parsing import Parser, new_parser
+from trajformer.errors import TrajformerWarning
 from trajformer.scenes.files import lock_folder
 
 
@@ -88,13 +91,17 @@ class _Demo:
         """The metrics of a model."""
         file = self.args.out / f"{name}.json"
         command("evaluate", *model, "--store", self.store, "--json", file, "--overwrite")
-        metrics: dict[str, float] = json.loads(file.read_text())
-        return metrics
+        content: dict[str, Any] = json.loads(file.read_text())
+        content.pop("protocol")
+        return content
 
     def predict_and_plot(self) -> None:
         """Forecast the held-out scenes, and draw the worst and some random ones."""
         model = ("--checkpoint", self.checkpoint, "--store", self.store)
-        command("predict", *model, "--out", self.forecasts, "--overwrite")
+        with warnings.catch_warnings():
+            # the file is for pictures of the agents, not for a submission
+            warnings.filterwarnings("ignore", ".*av2 would.*", TrajformerWarning)
+            command("predict", *model, "--out", self.forecasts, "--overwrite")
         choice = ("--worst", 2, "--random", 4, "--seed", self.args.seed)
         output = ("--out", self.pictures, "--overwrite")
         command("plot", self.store, "--forecasts", self.forecasts, *choice, *output)

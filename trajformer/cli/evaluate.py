@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STANDING_M = 0.5
 NEAR_M = 0.5
 BRIEF_S = 1.0  # in less time, one cannot see whether an agent stands
+MIN_ADE = "ADE of the mode with the smallest end-point error, as in Argoverse 2"
 GROUP_METRICS = {  # columns of the tables by group, and how pandas aggregates them
     "agents": "sum",
     "minADE6": "mean",
@@ -36,7 +37,8 @@ def parser() -> Parser:
     """(--checkpoint CKPT | --model NAME) --store STORE."""
     made = new_parser(
         "Score a model: minADE, minFDE, MR and brier-minFDE of the best of 1, 6 and (if the model "
-        "has 20 modes) 20 modes, means over agents. Lengths are in the unit of the store. MR is "
+        "has 20 modes) 20 modes, means over agents with a recorded last step. The best mode has the "
+        "smallest end-point error, and minADE is its ADE, as in Argoverse 2. Lengths are in the unit of the store. MR is "
         "the share of agents with a minFDE above 2. Then, for the most probable mode and for the "
         "recording: 99th percentiles of acceleration (length/s2) and yaw rate (rad/s), and the "
         "share of ends more than 3 m from every lane. "
@@ -53,26 +55,36 @@ def run(args: Namespace) -> None:
     from trajformer.evaluation.evaluate import evaluate
 
     check_outputs(args, json="json", csv="csv")
-    scenes, predictor, source = load_forecaster(args)
+    scenes, predictor, source = load_forecaster(args, "evaluate")
     evaluation = evaluate(predictor, scenes, batch_size=args.batch_size, progress=bars())
     label = source
     if evaluation.on_training_split:
         label = f"{source} (on its training split)"
+    with_groups = args.agents != "scored" and scenes.unit == METRES  # their limits are in metres
+    groups = groups_of(evaluation.per_agent) if with_groups else {}
     # Files first: a reader of this output that ends early (head) does not lose them. The metrics
     # are printed in any case, so that a full disk does not lose them.
     try:
-        _write(args, evaluation)
+        _write(args, evaluation, groups)
     finally:
         if scenes.unit != METRES:
             print(f"lengths in {scenes.unit}")
+        print_protocol(evaluation)
         print_table({label: evaluation.metrics})
-        if args.agents != "scored" and scenes.unit == METRES:  # the groups have limits in metres
-            print_groups(evaluation.per_agent)
+        if groups:
+            print_groups(groups)
 
 
-def _write(args: Namespace, evaluation: Evaluation) -> None:
+def _write(args: Namespace, evaluation: Evaluation, groups: dict[str, pd.DataFrame]) -> None:
     if args.json is not None:
-        write_atomically(args.json, json.dumps(evaluation.metrics, indent=1) + "\n")
+        content: dict[str, Any] = dict(evaluation.metrics)
+        content["protocol"] = protocol(evaluation)
+        if groups:
+            content["groups"] = {
+                name: json.loads(table.reset_index().to_json(orient="records"))
+                for name, table in groups.items()
+            }
+        write_atomically(args.json, json.dumps(content, indent=1) + "\n")
     if args.csv is not None:
         write_atomically(args.csv, evaluation.per_agent.round(6).to_csv(index=False))
 
@@ -103,8 +115,32 @@ def _block(name: str) -> str | None:
     return "best" if name[-1].isdigit() else "others"
 
 
-def print_groups(per_agent: pd.DataFrame) -> None:
-    """Print errors by type and motion, and by manoeuvre.
+def protocol(evaluation: Evaluation) -> dict[str, Any]:
+    """How the metrics were computed: the horizon, the number of complete futures, and minADE."""
+    scenes = evaluation.scenes
+    num_future = scenes.num_future or 0
+    return {
+        "horizon_s": round(num_future * (scenes.period_s or 0.0), 6),
+        "horizon_steps": num_future,
+        "forecast_agents": evaluation.num_targets,
+        "complete_futures": evaluation.complete_futures,
+        "minADE": MIN_ADE,
+        "unit": scenes.unit,
+    }
+
+
+def print_protocol(evaluation: Evaluation) -> None:
+    """Print how the metrics were computed."""
+    values = protocol(evaluation)
+    horizon = f"horizon {values['horizon_s']:g} s ({values['horizon_steps']} steps)"
+    scored = f"{len(evaluation.per_agent)} of {evaluation.num_targets} forecast agents"
+    complete = f"{values['complete_futures']} of them at every step"
+    print(f"{horizon}; {scored} are recorded at its end and scored, {complete}")
+    print(f"minADE: {MIN_ADE}; brier: minFDE + (1 - p)^2 with its probability p")
+
+
+def groups_of(per_agent: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Errors by type and motion, and by manoeuvre: tables by name.
 
     "standing" agents move less than `STANDING_M` in their history and in their future. Agents that
     were first seen less than `BRIEF_S` ago are "brief": it is unknown whether they stand. "near" is
@@ -115,10 +151,18 @@ def print_groups(per_agent: pd.DataFrame) -> None:
     motion = is_standing.map({True: "standing", False: "moving"})
     motion = motion.where(per_agent.history_s > BRIEF_S - 1e-3, "brief")
     named = per_agent.assign(motion=motion, agents=1, near=per_agent.minFDE1 <= NEAR_M)
+    return {
+        "type and motion": named.groupby(["type", "motion"]).agg(GROUP_METRICS),
+        "manoeuvre": named.groupby("manoeuvre").agg(GROUP_METRICS),
+    }
+
+
+def print_groups(groups: dict[str, pd.DataFrame]) -> None:
+    """Print the tables of `groups_of`, and the meaning of their words."""
     print(
         f"standing: moves less than {STANDING_M:g} m before and after the last observed step; "
         f"brief: first seen less than {BRIEF_S:g} s before it; "
         f"near: fraction of agents with a minFDE1 of at most {NEAR_M:g} m"
     )
-    for groups in (["type", "motion"], ["manoeuvre"]):
-        print(named.groupby(groups).agg(GROUP_METRICS).round(3).to_string())
+    for table in groups.values():
+        print(table.round(3).to_string())

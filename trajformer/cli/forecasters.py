@@ -1,5 +1,6 @@
 """Options and checks that commands with a forecaster share."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,8 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 
 from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite
+from trajformer.cli.proposals import proposal
+from trajformer.errors import TrajformerError
 from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.spec import warn
 
@@ -24,7 +27,8 @@ MODEL_HELP = (
 
 def add_forecaster(parser: Parser) -> None:
     """Add the options of a command that forecasts the scenes of a store with one model."""
-    model = parser.add_mutually_exclusive_group(required=True)
+    # without a model, `load_forecaster` proposes included weights that fit the store
+    model = parser.add_mutually_exclusive_group()
     model.add_argument("--checkpoint", type=Path, help=CHECKPOINT_HELP)
     model.add_argument("--model", choices=UNTRAINED, help=MODEL_HELP)
     parser.add_argument(
@@ -44,8 +48,37 @@ def add_forecaster(parser: Parser) -> None:
         action="store_true",
         help="forecast joint futures of the whole scene (models with worlds)",
     )
+    add_threads(parser)
     add_accelerator(parser)
     add_overwrite(parser)
+
+
+def add_threads(parser: Parser) -> None:
+    """Add the option --threads."""
+    parser.add_argument(
+        "--threads",
+        type=PositiveInt,
+        help="CPU threads of torch (default: 1 if --batch-size is 1, because single scenes are too "
+        "small for more, otherwise all cores)",
+    )
+
+
+def set_threads(args: Namespace) -> None:
+    """Set the number of threads of this process, by the options --threads and --batch-size.
+
+    A forecast of a single scene consists of small operations: with one thread it is 2.5 to 5 times
+    as fast as with two on a machine with other work (`tools/bench_forecast.py --table threads`).
+    Raises TrajformerError: there are fewer cores than threads.
+    """
+    import torch
+
+    cores = os.cpu_count() or 1
+    if args.threads is not None and args.threads > cores:
+        raise TrajformerError(f"--threads {args.threads}: expected at most {cores}, one per core")
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    elif args.batch_size == 1:
+        torch.set_num_threads(1)
 
 
 def add_batch_size(parser: Parser) -> None:
@@ -53,12 +86,20 @@ def add_batch_size(parser: Parser) -> None:
     parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes per batch")
 
 
-def load_forecaster(args: Namespace) -> tuple["SceneStore", "Predictor", str]:
-    """The scenes, the model and its name, by the options of `add_forecaster`."""
+def load_forecaster(args: Namespace, command: str) -> tuple["SceneStore", "Predictor", str]:
+    """The scenes, the model and its name, by the options of `add_forecaster`.
+
+    Raises TrajformerError: a file cannot be used, or no model is given. The error then proposes
+    included weights and the `command`, such as "evaluate", that uses them.
+    """
     from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
 
     source = args.checkpoint or args.model
+    if source is None:
+        scenes = SceneStore(args.store, args.split)
+        raise TrajformerError(f"give --checkpoint or --model; {proposal(scenes, command)}")
+    set_threads(args)
     device = pick_device(args.accelerator)
     predictor = load_predictor(source, device, args.agents, args.joint)
     warn_if_interrupted(args.store)

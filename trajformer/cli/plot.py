@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
 from trajformer.scenes.spec import DataSpec, check_scenes, same_split
 from trajformer.scenes.store import SceneStore, store_splits
@@ -80,6 +82,9 @@ def run(args: Namespace) -> None:
     paths = save_scene_plots(scenes, chosen, modes, args.out, progress=bars(), density=args.density)
     for path in paths:
         print(path)
+    if args.forecasts is None:
+        hint = proposal(scenes, "predict --out FORECASTS.parquet")
+        print(f"trajformer plot: drawn without --forecasts; {hint}", file=sys.stderr)
 
 
 def _check_forecasts(

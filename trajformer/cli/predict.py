@@ -1,5 +1,6 @@
 """`trajformer predict`: a file with the forecasts of a split."""
 
+import shlex
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -28,7 +29,7 @@ def run(args: Namespace) -> None:
     from trajformer.evaluation.forecast_file import write_forecasts
 
     check_outputs(args, out="parquet")
-    scenes, predictor, _ = load_forecaster(args)
+    scenes, predictor, _ = load_forecaster(args, f"predict --out {shlex.quote(str(args.out))}")
     forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
     spec = DataSpec.of(scenes[0]) if len(scenes) else DataSpec()
     count = write_forecasts(args.out, forecasts, spec)

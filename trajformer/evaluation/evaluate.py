@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from trajformer.evaluation.metrics.displacement import displacement
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.scenes.scene import AgentKind, Scene
-from trajformer.scenes.spec import DataSpec, check_scenes, warn_about_maps
+from trajformer.scenes.spec import DataSpec, check_scenes, warn, warn_about_maps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,16 +50,25 @@ class Evaluation:
 
     Attributes:
         metrics: means by name: num_agents, minADE6, minFDE6, ... (`trajformer.evaluation.metrics`).
-        per_agent: a row per agent with a known future: ids, type, errors and distance moved in
-            metres, manoeuvre.
+        per_agent: a row per agent with a recorded last step: ids, type, errors and distance moved
+            in metres, manoeuvre, and `future_steps`, the number of recorded future steps.
         table: the metrics as one row.
         on_training_split: the model was trained on a split of this name of this data set.
+        scenes: clock, horizon and unit of the scenes.
+        num_targets: forecast agents, with and without a recorded last step.
     """
 
     metrics: dict[str, float]
     per_agent: pd.DataFrame
     table: pd.DataFrame
     on_training_split: bool = False
+    scenes: DataSpec = DataSpec()
+    num_targets: int = 0
+
+    @property
+    def complete_futures(self) -> int:
+        """The number of agents whose future is recorded at every step of the horizon."""
+        return int((self.per_agent.future_steps == self.scenes.num_future).sum())
 
 
 @torch.inference_mode()
@@ -68,7 +77,7 @@ def run(
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Forecast every scene of a split, in order; results stay on the predictor's device.
 
-    Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises
+    The model is put into evaluation mode: dropout would make forecasts random and worse. Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises
     TrajformerError: the model does not fit the scenes (another clock, for example), scenes have
     different clocks, or a forecast has wrong shapes, NaN or infinity.
     """
@@ -76,6 +85,8 @@ def run(
         raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")
     where = f"{scenes.root}: split '{scenes.split}'"
     bar = tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress)
+    predictor.model.eval()
+    _warn_about_batch(predictor)
     first_spec: DataSpec | None = None
     with_map = 0
     with bar:
@@ -93,6 +104,26 @@ def run(
             yield batch, forecast
             bar.update(len(read))
     warn_about_maps(with_map, len(scenes), predictor.trained_on, where)
+
+
+def _warn_about_batch(predictor: Predictor) -> None:
+    """Warn if a model receives other agents or other parts of the map than in its training.
+
+    The targets may differ. The settings of a model without a recipe are unknown.
+    """
+    model = predictor.model
+    if not isinstance(model, Forecaster) or model.batch_config == BatchConfig():
+        return
+    expected = model.batch_config
+    different = []
+    for item in fields(BatchConfig):
+        value = getattr(predictor.batch, item.name)
+        value_of_model = getattr(expected, item.name)
+        if item.name != "targets" and value != value_of_model:
+            different.append(f"{item.name} {value}, the model has {value_of_model}")
+    if different:
+        remedy = "use dataclasses.replace(model.batch_config, ...)"
+        warn(f"batch: {'; '.join(different)}; {remedy} to change only the targets")
 
 
 def _forecast(predictor: Predictor, batch: SceneBatch, where: str) -> Forecast:
@@ -120,8 +151,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a model on all agents of a split with a known future.
 
-    The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`, which
-    is put into evaluation mode. `batch` states how scenes become the input of a module, by default
+    The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`. It is
+    put into evaluation mode. `batch` states how scenes become the input of a module, by default
     as in its checkpoint; a `Predictor` has its own. `batch_size` is the number of scenes per
     forward pass. Raises TrajformerError: no agent of the split has a known future (a test split),
     or the model does not fit the scenes.
@@ -144,8 +175,15 @@ def evaluate(
         reason = _no_agents(scenes, targets, predictor.batch.targets)
         raise TrajformerError(f"{scenes.root}: split '{scenes.split}'{reason}")
     totals = metrics.compute()
-    known = predictor.trained_on.contains(scenes[0])
-    return Evaluation(totals, pd.DataFrame(columns), pd.DataFrame([totals]), known)
+    first = scenes[0]
+    return Evaluation(
+        metrics=totals,
+        per_agent=pd.DataFrame(columns),
+        table=pd.DataFrame([totals]),
+        on_training_split=predictor.trained_on.contains(first),
+        scenes=DataSpec.of(first),
+        num_targets=targets,
+    )
 
 
 def _predictor(model: Predictor | nn.Module, batch: BatchConfig | None) -> Predictor:
@@ -155,10 +193,10 @@ def _predictor(model: Predictor | nn.Module, batch: BatchConfig | None) -> Predi
         return model
     if not isinstance(model, nn.Module):
         raise TypeError(f"model: expected a Predictor or a module, found {type(model).__name__}")
-    if batch is None:
-        batch = model.batch_config if isinstance(model, Forecaster) else BatchConfig()
     device = next(model.parameters(), torch.zeros(())).device
-    return Predictor(model.eval(), batch, device)
+    if batch is None:
+        return Predictor(model, device=device)
+    return Predictor(model, batch, device)
 
 
 def _no_agents(scenes: Scenes, targets: int, kind: str) -> str:
@@ -186,6 +224,7 @@ def _rows(forecast: Forecast, batch: SceneBatch) -> dict[str, list[Any]]:
     for name, value in (errors | _moved(batch)).items():
         columns[name] = value[scored].tolist()
     pose = observation.pose[:, : observation.num_targets]
+    columns["future_steps"] = truth.valid.sum(-1)[scored].tolist()
     kind, _ = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
     columns["manoeuvre"] = [Manoeuvre(value).label for value in kind[scored].tolist()]
     return columns

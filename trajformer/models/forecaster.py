@@ -37,7 +37,7 @@ class Forecaster(nn.Module):
             does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
         trained_on: clock, horizon, unit, map and origin of the training scenes, from a checkpoint.
-        batch_config: how scenes become its input, from its checkpoint.
+        batch_config: how scenes become its input, from its recipe or checkpoint.
     """
 
     losses: tuple[type[Any], ...] = (SetLossConfig,)
@@ -162,21 +162,28 @@ class TargetModelConfig(SceneModelConfig, positive=("max_neighbors",)):
     max_neighbors: int = 24
 
 
+_OF_MODEL = BatchConfig()  # this object, not its values
+
+
 @dataclass(frozen=True, eq=False)
 class Predictor:
     """A model that is ready to run.
 
     Attributes:
         model: in evaluation mode, on `device`.
-        batch: settings that turn scenes into its input.
+        batch: settings that turn scenes into its input, by default those of a `Forecaster`.
         device: of the model.
         joint: predict joint futures of the whole scene.
     """
 
     model: nn.Module
-    batch: BatchConfig = field(default_factory=BatchConfig)
+    batch: BatchConfig = _OF_MODEL
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     joint: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch is _OF_MODEL and isinstance(self.model, Forecaster):
+            object.__setattr__(self, "batch", self.model.batch_config)
 
     @property
     def trained_on(self) -> DataSpec:

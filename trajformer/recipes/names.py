@@ -61,11 +61,21 @@ def pretrained_card(name: str) -> dict[str, str]:
 
     The weights of a folder share one card.
     """
+    cards = _cards()
+    return cards.get(name) or cards[name.partition("/")[0]]
+
+
+def card_names() -> list[str]:
+    """Names of the cards; of weights for the same scenes, the better ones come first."""
+    return list(_cards())
+
+
+def _cards() -> dict[str, dict[str, str]]:
     import yaml
 
     text = (WEIGHTS / "cards.yaml").read_text(encoding="utf-8")
     cards: dict[str, dict[str, str]] = yaml.safe_load(text)
-    return cards.get(name) or cards[name.partition("/")[0]]
+    return cards
 
 
 def pretrained_scenes(name: str) -> DataSpec:

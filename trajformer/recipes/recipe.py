@@ -244,6 +244,7 @@ class TrainConfig(Recipe):
             model: Forecaster = self.model.build()
         except ValueError as error:
             raise TrajformerError(f"model: {error}") from error
+        model.batch_config = self.data.batch
         return model
 
     def check(self, model: nn.Module | None = None) -> None:

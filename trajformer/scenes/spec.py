@@ -102,6 +102,11 @@ def max_steps(ratio: float, num_history: int, num_future: int) -> tuple[int, int
     return history + 1, future
 
 
+def differences(scenes: DataSpec, expected: DataSpec) -> list[str]:
+    """The properties with which scenes do not fit a model; unknown properties are equal."""
+    return [name for name in _COMPARED if _differs(name, scenes, expected)]
+
+
 def check_scenes(
     scenes: DataSpec, expected: DataSpec, root: Path | str, owner: str = "the training scenes have"
 ) -> None:
@@ -111,7 +116,7 @@ def check_scenes(
     history or horizon differ. The message has both values, and the command that converts `root` if
     the scenes are long enough for it.
     """
-    different = [name for name in _COMPARED if _differs(name, scenes, expected)]
+    different = differences(scenes, expected)
     if not different:
         return
     actual_values = " and ".join(f"{name} {getattr(scenes, name)}" for name in different)

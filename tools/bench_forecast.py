@@ -8,9 +8,9 @@ forecasts. The peer in the same run is mmTransformer. Larger scenes consist of c
 and lanes of this scene at random places, with its density: one agent in 1,250 square metres, and
 five pieces of lanes for each agent. "linear" is the time for an agent relative to that in the scene
 with 64 agents. A training step of the recipe for Argoverse 2 has the scenes of the split, repeated;
-"epoch, h" is the time for the training part of the full data set. "Threads" has the shortest time
-of a forecast by number of agents, all of them targets, with one thread and with two, because medians
-on a shared machine measure its other work. `--json FILE` writes the tables.
+"epoch, h" is the time for the training part of the full data set. "threads" has the shortest time
+of a forecast by number of agents, all of them targets, with one thread and with two: medians on a
+shared machine would include its other work. `--json FILE` writes the tables.
 """
 
 from collections.abc import Callable, Iterator

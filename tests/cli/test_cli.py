@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -108,11 +109,18 @@ def test_metrics_of_evaluate_equal_metrics_of_the_forecast_file(
     store = ("--store", work / "store", "--split", "train")  # it has the most scenes
     assert run("evaluate", *model, *store, "--json", json_file, "--csv", csv_file) == 0
     assert run("predict", *model, *store, "--out", out) == 0
-    assert capsys.readouterr().err == ""  # no progress bars without a terminal
+    # no progress bars without a terminal; a learned model has probabilities for each agent
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) <= 1
+    assert all("have different probabilities, and av2" in line for line in lines)
     expected = score(work / "raw" / "train", out)
     metrics = json.loads(json_file.read_text())
     rows = pd.read_csv(csv_file)
-    assert set(metrics) == {"num_agents", "minFDE", *NAMES, *plausibility.NAMES}
+    assert set(metrics) == {"num_agents", "minFDE", *NAMES, *plausibility.NAMES, "protocol"}
+    protocol = metrics["protocol"]
+    assert (protocol["horizon_s"], protocol["horizon_steps"], protocol["unit"]) == (6.0, 60, "m")
+    assert protocol["complete_futures"] == (rows.future_steps == 60).sum()
+    assert protocol["forecast_agents"] >= len(rows)
     assert metrics["num_agents"] == expected["num_agents"] == len(rows) > 12
     for metric in NAMES:
         assert metrics[metric] == pytest.approx(expected[metric], abs=1e-4), metric
@@ -182,8 +190,10 @@ def test_errors_of_all_agents_by_motion(
     work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "rows.csv"
+    json_file = tmp_path / "metrics.json"
     store = ("--store", work / "store", "--agents", "all")
-    assert run("evaluate", *CONSTANT_VELOCITY, *store, "--csv", table) == 0
+    files = ("--csv", table, "--json", json_file)
+    assert run("evaluate", *CONSTANT_VELOCITY, *store, *files) == 0
     rows = pd.read_csv(table)
     brief = rows.history_s < 0.95
     standing = rows[(rows.history_m < 0.5) & (rows.future_m < 0.5) & ~brief]
@@ -193,7 +203,17 @@ def test_errors_of_all_agents_by_motion(
     assert set(rows.manoeuvre) <= labels
     assert rows.manoeuvre.nunique() > 1
 
-    printed = capsys.readouterr().out.splitlines()
+    text_of_output = capsys.readouterr().out
+    groups = json.loads(json_file.read_text())["groups"]
+    in_json = [row for row in groups["type and motion"] if row["motion"] == "standing"]
+    assert sum(row["agents"] for row in in_json) == len(standing)
+    assert sum(row["agents"] for row in groups["manoeuvre"]) == len(rows)
+    complete = (rows.future_steps == 60).sum()
+    scored = f"{len(rows)} of \\d+ forecast agents are recorded at its end and scored"
+    assert re.search(f"horizon 6 s .60 steps.; {scored}, {complete} of them", text_of_output)
+    assert "minADE: ADE of the mode with the smallest end-point error" in text_of_output
+
+    printed = text_of_output.splitlines()
     assert sum(int(text.split()[-6]) for text in printed if " brief " in text) == brief.sum()
     by_type = [text.split()[-6:] for text in printed if " standing " in text]
     counts, *metrics = np.array(by_type, float).T

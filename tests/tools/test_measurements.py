@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from bench_forecast import enlarged, larger_scenes, one_scene, training
+from bench_forecast import enlarged, larger_scenes, one_scene, threads, training
 from paired import compare, mean_errors
 from support.processes import ROOT, environment, run_python
 
@@ -33,6 +33,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> SceneStore:
 
 def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_forecast, "SIZES", ((8, 16), (16, 32)))
+    monkeypatch.setattr(bench_forecast, "AGENTS_BY_THREADS", (1, 3))
     rows = list(one_scene(store, 0, 1))
     assert [row["targets"] > 1 for row in rows] == [True, True, False, False, True, False]
     assert all(row["ms"] > 0 for row in rows)
@@ -40,6 +41,9 @@ def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch)
     larger = list(larger_scenes(store, 0, 1))
     assert [row["agents"] for row in larger] == [8, 16]
     assert larger[0]["linear"] == 1.0
+    by_threads = list(threads(store, 0, 1))
+    assert [row["agents"] for row in by_threads] == [1, 3]
+    assert all(row["1 threads, ms"] > 0 for row in by_threads)
     (step,) = training(store, 0, 1)
     assert step["scenes"] == 32
     assert step["scenes/s"] * step["step, ms"] == pytest.approx(32e3)

@@ -220,8 +220,8 @@ CASES = [
     Case(
         "score nothing",
         "evaluate --store store",
-        "one of the arguments --checkpoint --model is required",
-        status=2,
+        "give --checkpoint or --model; included weights fit: trajformer evaluate --checkpoint"
+        " pretrained:se2former_simulated --store store --split val",
     ),
     Case(
         "no worker",

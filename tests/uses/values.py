@@ -287,6 +287,10 @@ LINES = {  # words: exit status, line
     "train --config heads/vit_digits --out r --labels '[a, a]'": (1, "model.classes"),
     "train --config compare/models --out r": (1, "no such file and no recipe of this name"),
     "evaluate --model constant_velocity --store ''": (2, "an empty path"),
+    "evaluate --model constant_velocity --store store --threads 10000": (
+        1,
+        "--threads 10000: expected at most",
+    ),
     "evaluate --model linear --store store": (2, "invalid choice: 'linear'"),
     "evaluate --checkpoint pretrained:best --store store": (
         1,

@@ -21,8 +21,8 @@ class _Weights(NamedTuple):
 def proposal(scenes: SceneStore, command: str) -> str:
     """One line with the command that uses fitting weights, or the reason why none fits.
 
-    `command` is a command with its other options, such as "predict --out FILE". The first reason for a choice is that the model was not trained on these scenes, then the map,
-    then the data set.
+    `command` is a command with its other options, such as "predict --out FILE". The first reason
+    for a choice is that the model was not trained on these scenes, then the map, then the data set.
     """
     if not len(scenes):
         return f"split '{scenes.split}' of {scenes.root} has no scenes"

@@ -77,9 +77,11 @@ def run(
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
     """Forecast every scene of a split, in order; results stay on the predictor's device.
 
-    The model is put into evaluation mode: dropout would make forecasts random and worse. Warns once if scenes have no map and the training scenes had maps, and the reverse. Raises
-    TrajformerError: the model does not fit the scenes (another clock, for example), scenes have
-    different clocks, or a forecast has wrong shapes, NaN or infinity.
+    The model is put into evaluation mode: dropout would make forecasts random and worse. Warns
+    once if scenes have no map and the training scenes had maps, and the reverse, and if the batch
+    settings are not those of the model. Raises TrajformerError: the model does not fit the scenes
+    (another clock, for example), scenes have different clocks, or a forecast has wrong shapes, NaN
+    or infinity.
     """
     if batch_size < 1:
         raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")

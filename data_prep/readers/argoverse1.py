@@ -2,7 +2,7 @@
 
 A file holds positions only: 20 observed steps and, except in the test split, 30 future ones. The
 timestamps are irregular, so a step is the rank of its timestamp. Velocity and heading are estimated
-(see `kinematics`). Vector maps are XML files of nodes and ways,
+(see `kinematics` and `lane_heading`). Vector maps are XML files of nodes and ways,
 `map_files/pruned_argoverse_<CITY>_<id>_vector_map.xml`.
 """
 
@@ -20,8 +20,9 @@ import numpy as np
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
+from data_prep.readers.lane_heading import face_along_lanes
 from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
-from data_prep.readers.vector_map import VectorMap, build_map, distance_to_segments
+from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import (
@@ -37,11 +38,6 @@ from trajformer.scenes.scene import (
 PERIOD_S = 0.1
 NUM_HISTORY = 20
 NUM_FUTURE = 30
-# An agent near a lane takes the heading of the lane until it has moved by LANE_HEADING_M: before,
-# the direction of a lane is more accurate than that of a displacement.
-LANE_DISTANCE_M = 3.0
-LANE_HEADING_M = 1.5
-NOISE_M = 0.5  # without a lane, the heading of a shorter displacement is set to 0
 # At least ten times the largest published sequence, and several times the largest city.
 MAX_FILE_BYTES = 16 << 20
 MAX_ROWS = 50_000
@@ -116,7 +112,7 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         yield
 
         velocity, heading, length = estimate_motion(position, valid, NUM_HISTORY, PERIOD_S)
-        heading = _face_along_lanes(heading, length, position, valid, lanes)
+        heading = face_along_lanes(heading, length, position, valid, lanes)
         origin = observed_path[-1].copy()
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
         name = (path.stem, self.name, split, city)
@@ -148,49 +144,6 @@ def _observed_path_of_focal(
             "expected one with an observed step"
         )
     return position[focal, :NUM_HISTORY][observed]
-
-
-def _face_along_lanes(
-    heading: np.ndarray,
-    length: np.ndarray,
-    position: np.ndarray,
-    valid: np.ndarray,
-    lanes: VectorMap,
-) -> np.ndarray:
-    """Replace headings that follow from short displacements, of `length` [A, T] in metres.
-
-    They become the direction of the lane at the first step of the track, or 0 if no lane is near
-    and the displacement is noise. All arrays are [A, T], positions [A, T, 2].
-    """
-    short = (length < LANE_HEADING_M) & valid
-    agents = short.any(1).nonzero()[0]
-    first_position = position[agents, valid[agents].argmax(1)]
-
-    # Pairs of an agent and a segment near it. A bounding box is faster to compare than a distance.
-    start, end, _ = lanes.segments()
-    margin = 1.01 * LANE_DISTANCE_M
-    low = (np.minimum(start, end) - margin).T.copy()
-    high = (np.maximum(start, end) + margin).T.copy()
-    x = first_position[:, :1]
-    y = first_position[:, 1:]
-    inside_x = (x >= low[0]) & (x <= high[0])
-    inside_y = (y >= low[1]) & (y <= high[1])
-    candidates = np.flatnonzero(inside_x & inside_y)
-    agent, segment = np.divmod(candidates, max(len(start), 1))
-    distance = distance_to_segments(
-        first_position.take(agent, 0), start.take(segment, 0), end.take(segment, 0)
-    )
-
-    # Assign the nearest segment last: of repeated indices, the last assignment remains.
-    order = distance.argsort(kind="stable")[::-1]
-    order = order[distance[order] <= LANE_DISTANCE_M]
-    along = (end - start)[segment[order]]
-    direction = np.full(len(valid), np.nan)
-    direction[agents[agent[order]]] = np.arctan2(along[:, 1], along[:, 0])
-
-    heading = np.where(length < NOISE_M, 0.0, heading)
-    has_lane = ~np.isnan(direction)[:, None]
-    return np.where(short & has_lane, direction[:, None], heading)
 
 
 # ---- vector maps ---------------------------------------------------------------------------------

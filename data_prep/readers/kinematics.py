@@ -1,85 +1,119 @@
 """Causal estimates of velocity and heading for tracks with recorded positions only.
 
-`difference_velocity` is for smooth tracks, `estimate_motion` for noisy ones. The positions of
-Argoverse 1 are too noisy for the difference of the last two steps: its constant-velocity prediction
-has an error of 9.2 m after 3 s (mean over the train sample), against 6.1 m with five steps and
-5.7 m with the fit below. The fit is a parabola over the last two seconds, with larger weights for
-recent steps and a weak penalty on the acceleration, so that a track of two or three steps gives a
-straight line. Above walking speed its tangent is also the best heading (90 % of errors below 6.5
-degrees, against 8.1 with a displacement of 2 m); below, a displacement of 2 m is better.
+`difference_velocity` is for smooth tracks, `estimate_motion` and `estimate_rows` are for noisy
+ones.
+
+**Velocity.** Several models of the last two seconds are fitted, with larger weights for recent
+positions. An agent in motion follows a parabola. An agent that stands has kept its position for
+some time, from 0 s to the whole window; before, it was in motion, too. The velocity is the mean of
+all models, weighted by their probabilities, in which the unknown noise is integrated out. With a
+parabola alone, agents that have braked to a stop go backwards, and parked ones walk.
+`tools/research/check_estimates.py` measures the errors.
+
+**Heading.** At some speed, the tangent of the fit is the best heading. An agent in slow motion has
+the direction of its last 2.5 m. An agent that stands keeps its heading, however long it stands. A
+vehicle that reverses faces its direction of travel: rules that recognize reversing were wrong more
+often than right on recorded tracks with noise.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-WINDOW_S = 2.0  # at least 3 steps; longer windows reverse braking agents, shorter ones are noisy
+WINDOW_S = 2.0  # at least 3 steps
 # The first steps of a track use the fit of a later step: the fifth at 10 Hz, at least the second.
 LOOK_AHEAD_S = 0.5
 MEMORY_S = 1.0  # weight exp(-age / MEMORY_S)
 ACCELERATION_PENALTY = 0.005  # s^4, against squared residuals in m^2
-VELOCITY_PENALTY = 1e-9  # makes the fit of a single step solvable (velocity 0)
-TANGENT_SPEED_M_S = 1.5  # at this speed and above, the heading is the tangent of the fit
-DISPLACEMENT_M = 2.0
+SMALL_PENALTY = 1e-9  # makes fits of few positions solvable (velocity 0)
+# Seconds for which an agent stands, one model each. One that has just stopped was braking: its
+# speed had no jump.
+STAND_S = (0.0, 0.2, 0.4, 0.7, 1.0, 1.4, WINDOW_S)
+JUST_STOPPED_S = 0.4
+MAX_STAND_SPEED_M_S = 4.0  # agents with a faster parabola do not stand
+MOTION_SCORE = 1.0  # log of the prior probability of motion, relative to one model of standing
+NOISE_M = 0.02  # the noise of positions is at least that large
+INDEPENDENT_S = 0.1  # positions at shorter intervals have dependent noise
+TANGENT_SPEED_M_S = 2.0  # at this speed and above, the heading is the tangent of the fit
+DISPLACEMENT_M = 2.5
+SEARCH_S = 10.0  # a displacement that takes longer has no direction
+STAND_SPEED_M_S = 0.3  # below, an agent keeps its heading
+CHUNK = 20_000  # rows fitted at a time, which limits the memory
 
 
-class _Fits(NamedTuple):
-    """N valid entries of tracks and the last step that the estimate of each may use, int64 [N]."""
+class Motion(NamedTuple):
+    """Estimates for n rows or [A, T] entries of tracks.
 
-    agent: np.ndarray
+    Attributes:
+        velocity: m/s, float64 [..., 2].
+        heading: radians, float64.
+        length: travel in metres so far, at most DISPLACEMENT_M, float64. Headings of shorter
+            travel are less reliable; below 0.5 m they are noise.
+    """
+
+    velocity: np.ndarray
+    heading: np.ndarray
+    length: np.ndarray
+
+
+class _Rows(NamedTuple):
+    """n rows of tracks, sorted by track and step.
+
+    Attributes:
+        step: int64 [n].
+        position: float64 [n, 2].
+        begin: index of the first row of the track, int64 [n].
+        end: index of the last row that the estimate may use, int64 [n], mostly the row itself.
+    """
+
     step: np.ndarray
+    position: np.ndarray
+    begin: np.ndarray
     end: np.ndarray
 
 
 def estimate_motion(
     position: np.ndarray, valid: np.ndarray, num_history: int, period_s: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> Motion:
     """Velocity and heading at every valid step, estimated from this step and earlier ones.
 
     The first steps of a track look ahead, at most half a second and never from the history into
     the future: entries below `num_history` do not depend on later steps.
 
     `position` is float64 [A, T, 2] in metres, `valid` bool [A, T], `num_history` H, `period_s` the
-    seconds between steps.
-
-    Returns:
-        velocity float64 [A, T, 2] in m/s; heading float64 [A, T] in radians; and the length
-        float64 [A, T] in metres of the displacement that gives the heading. A heading with a
-        length below 2 m is less reliable; below 0.5 m it is noise. All zero where invalid.
+    seconds between steps. Estimates are zero where invalid.
     """
     num_steps = valid.shape[1]
     agent, step = np.divmod(np.flatnonzero(valid), num_steps)
-
-    # The first steps of a track share the window that ends at a later step.
-    first = valid.argmax(1)
+    first = valid.argmax(1)[agent]
     limit = np.where(first < num_history, num_history, num_steps) - 1
+
+    # Rows before the end of the look-ahead share its last row.
     look_ahead = max(round(LOOK_AHEAD_S / period_s), 2)
-    shared_end = np.minimum(first + look_ahead - 1, limit)
-    end = np.maximum(np.arange(num_steps), shared_end[:, None])[agent, step]
-    fits = _Fits(agent, step, end)
-    fitted = _fit_velocity(position, valid, fits, period_s)
+    is_early = step <= np.minimum(first + look_ahead - 1, limit)
+    begin = _first_rows(agent)
+    num_early = np.bincount(agent[is_early], minlength=len(valid))
+    end = np.maximum(np.arange(len(step)), begin + num_early[agent] - 1)
+    rows = _Rows(step, position[agent, step], begin, end)
 
-    # An agent that reappears after a gap as long as the window has one step in it. Its velocity is
-    # the mean since its last valid step.
-    count = np.concatenate([np.zeros((len(valid), 1), np.int64), valid.cumsum(1)], 1)
-    window_begin = np.maximum(end + 1 - _window(valid, period_s), 0)
-    count_in_window = count[agent, end + 1] - count[agent, window_begin]
-    is_alone = (count_in_window == 1) & (count[agent, step] > 0)
-    if is_alone.any():
-        differences = difference_velocity(position, valid, num_history, period_s)
-        fitted[is_alone] = differences[agent, step][is_alone]
+    result = []
+    for values in _estimate(rows, period_s):
+        full = np.zeros((*valid.shape, *values.shape[1:]))
+        full[agent, step] = values
+        result.append(full)
+    return Motion(*result)
 
-    direction, distance = _displacement(position, valid, fits)
-    is_fast = np.hypot(fitted[:, 0], fitted[:, 1]) >= TANGENT_SPEED_M_S
-    direction[is_fast] = fitted[is_fast]
 
-    velocity = np.zeros(position.shape)
-    heading = np.zeros(valid.shape)
-    length = np.zeros(valid.shape)
-    velocity[agent, step] = fitted
-    heading[agent, step] = np.arctan2(direction[:, 1], direction[:, 0])
-    length[agent, step] = distance
-    return velocity, heading, length
+def estimate_rows(
+    track: np.ndarray, step: np.ndarray, position: np.ndarray, period_s: float
+) -> Motion:
+    """Velocity and heading at every row, estimated from this row and earlier ones of its track.
+
+    `track` is int64 [n], `step` int64 [n], `position` float64 [n, 2] in metres. The rows are sorted
+    by track and step, and a track has one row a step.
+    """
+    rows = _Rows(step, position, _first_rows(track), np.arange(len(step)))
+    return _estimate(rows, period_s)
 
 
 def difference_velocity(
@@ -114,98 +148,235 @@ def copy_to_first_step(value: np.ndarray, valid: np.ndarray, num_history: int) -
     value[rows, first] = value[rows, np.maximum(first, second)]
 
 
-def _window(valid: np.ndarray, period_s: float) -> int:
-    """W, the number of steps of a fit, for tracks bool [A, T]."""
-    return min(max(round(WINDOW_S / period_s), 3), valid.shape[1])
+def _first_rows(track: np.ndarray) -> np.ndarray:
+    """Index int64 [n] of the first row of each row's track, for sorted tracks [n]."""
+    is_first = np.ones(len(track), bool)
+    is_first[1:] = track[1:] != track[:-1]
+    index = np.arange(len(track))
+    return np.maximum.accumulate(np.where(is_first, index, 0))
 
 
-def _fit_velocity(
-    position: np.ndarray, valid: np.ndarray, fits: _Fits, period_s: float
-) -> np.ndarray:
-    """Tangent [N, 2] of the weighted parabola over the window of W steps before each `end`."""
-    weight, x, y = _windows(position, valid, fits, _window(valid, period_s))
-    back = np.arange(len(weight))[:, None]
-    weight *= np.exp(-back * (period_s / MEMORY_S))
-    age = (fits.end - fits.step - back) * period_s
-
-    # Weighted powers of the age; `weight` is the zeroth.
-    half = age * 0.5
-    first = weight * age
-    second = first * half
-    third = second * age
-
-    # Normal equations of each fit, symmetric 3 x 3, solved for the tangent by Cramer's rule.
-    a = _sum(weight)
-    b = _sum(first)
-    c = _sum(second)
-    d = _sum(first * age) + VELOCITY_PENALTY
-    e = _sum(third)
-    f = _sum(third * half) + ACCELERATION_PENALTY
-    determinant = a * (d * f - e * e) - b * (b * f - c * e) + c * (b * e - c * d)
-    current = position[fits.agent, fits.step]
-    tangents = []
-    for values, origin in ((x, current[:, 0]), (y, current[:, 1])):
-        values -= origin
-        p = _sum(weight * values)
-        q = _sum(first * values)
-        r = _sum(second * values)
-        cofactor = a * (q * f - e * r) - p * (b * f - c * e) + c * (b * r - c * q)
-        tangents.append(cofactor / determinant)
-    return np.stack(tangents, -1)
+def _estimate(rows: _Rows, period_s: float) -> Motion:
+    """Estimates for n rows."""
+    velocity = _velocity(rows, period_s)
+    heading, length = _heading(rows, velocity, period_s)
+    return Motion(velocity, heading, length)
 
 
-def _windows(
-    position: np.ndarray, valid: np.ndarray, fits: _Fits, width: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Validity (1 or 0), x and y, each [W, N], of the W steps that end at each `end`, backwards."""
-    # Tracks are preceded by invalid steps, so that all windows are complete.
-    before = width - 1
-    length = before + valid.shape[1]
-    tracks = np.zeros((3, len(valid), length))
-    tracks[0, :, before:] = valid
-    tracks[1:, :, before:] = position.transpose(2, 0, 1)
+# ---- velocity ------------------------------------------------------------------------------------
+
+
+def _velocity(rows: _Rows, period_s: float) -> np.ndarray:
+    """Velocity [n, 2]."""
+    num_rows = len(rows.step)
+    width = max(round(WINDOW_S / period_s), 3)  # W
+    tracks, slot = _spread(rows, width)
+    velocity = np.zeros((num_rows, 2))
+    num_used = np.zeros(num_rows)
     back = np.arange(width)[:, None]
-    index = fits.agent * length + fits.end + before - back
-    flat = tracks.reshape(3, -1)
-    return flat[0].take(index), flat[1].take(index), flat[2].take(index)
+    for start in range(0, num_rows, CHUNK):
+        chunk = slice(start, start + CHUNK)
+        end = rows.end[chunk]
+        window = tracks.take(slot[end] - back, 1)  # [3, W, N]
+        window[1:] -= rows.position[end].T[:, None] * window[0]
+        ahead = (rows.step[end] - rows.step[chunk]) * period_s
+        velocity[chunk] = _fit_velocity(window, ahead, period_s)
+        num_used[chunk] = window[0].sum(0)
+
+    # An agent that reappears after a gap as long as the window has one step in it. Its velocity is
+    # the mean since its last valid step.
+    alone = np.flatnonzero((num_used == 1) & (rows.begin < np.arange(num_rows)))
+    seconds = (rows.step[alone] - rows.step[alone - 1]) * period_s
+    distance = rows.position[alone] - rows.position[alone - 1]
+    velocity[alone] = distance / seconds[:, None]
+    return velocity
 
 
-def _sum(values: np.ndarray) -> np.ndarray:
-    """Sum [N] of values [W, N].
+def _spread(rows: _Rows, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """All tracks one after another, with empty slots before each and in its gaps.
 
-    They are added in the order of `values.T.copy().sum(1)` (W up to 128), in half of its time.
+    Returns validity (1 or 0), x and y, float64 [3, L]; and the slot of each row, int64 [n]. The
+    slots of two rows have the distance of their steps, at most `width`.
     """
-    whole = len(values) // 8
-    part = values[: whole * 8].reshape(whole, 8, values.shape[1]).sum(0)
-    part = part[::2] + part[1::2]
-    part = part[::2] + part[1::2]
-    return np.concatenate([part, values[whole * 8 :]]).sum(0)
+    distance = np.full(len(rows.step), width)
+    is_later = rows.begin[1:] < np.arange(1, len(rows.step))
+    steps = np.minimum(np.diff(rows.step), width)
+    distance[1:] = np.where(is_later, steps, width)
+    slot = distance.cumsum() - 1
+    num_slots = slot[-1] + 1 if len(slot) else 0
+    tracks = np.zeros((3, num_slots))
+    tracks[0, slot] = 1.0
+    tracks[1:, slot] = rows.position.T
+    return tracks, slot
 
 
-def _displacement(
-    position: np.ndarray, valid: np.ndarray, fits: _Fits
+def _fit_velocity(window: np.ndarray, ahead: np.ndarray, period_s: float) -> np.ndarray:
+    """Velocity [N, 2] from windows [3, W, N] of validity, x and y, backwards, relative to the last.
+
+    The velocity is that `ahead` [N] seconds before the last position.
+    """
+    age = np.arange(window.shape[1]) * period_s
+    weight = np.exp(-age / MEMORY_S)
+    penalty = np.array([[SMALL_PENALTY], [ACCELERATION_PENALTY]])
+    motion, residual = _fit(window, -age[None], weight, penalty)
+    velocity = (motion[:, 0, 0] - motion[:, 1, 0] * ahead).T
+
+    # Slow agents may stand.
+    speed = np.hypot(velocity[:, 0], velocity[:, 1])
+    slow = np.flatnonzero(speed < MAX_STAND_SPEED_M_S)
+    if not len(slow):
+        return velocity
+    window = window.take(slow, 2)
+    stand = np.unique(np.rint(np.array(STAND_S) / period_s)) * period_s  # [S]
+    before = np.maximum(age - stand[:, None], 0.0)  # seconds before the stop, [S, W]
+    penalty = np.full((2, len(stand)), SMALL_PENALTY)
+    penalty[0, stand < JUST_STOPPED_S] = 1e12  # no jump of the speed
+    stop, stop_residual = _fit(window, before, weight, penalty)
+    residual = np.concatenate([residual[:, slow], stop_residual])
+    count = _moments(weight[None], window[0])[0]
+    score = _score(residual, count, stand, period_s)
+    # A single position says nothing about a stop with a jump.
+    num_after_stop = _moments((before == 0).astype(float), window[0])
+    is_unknown = (num_after_stop < 2) & (stand >= JUST_STOPPED_S)[:, None]
+    score[1:][is_unknown] = -np.inf
+    probability = np.exp(score - score.max(0))
+    probability /= probability.sum(0)
+    velocity[slow] *= probability[0][:, None]
+
+    # Within the look-ahead, an agent that stands later may be in motion.
+    early = np.flatnonzero(ahead[slow] > 0)
+    until_stop = ahead[slow[early]] - stand[:, None]
+    speed_before = -stop[:, 0][..., early] - stop[:, 1][..., early] * until_stop
+    share = probability[1:, early] * (until_stop > 0)
+    velocity[slow[early]] += (speed_before * share).sum(1).T
+    return velocity
+
+
+def _score(
+    residual: np.ndarray, count: np.ndarray, stand: np.ndarray, period_s: float
+) -> np.ndarray:
+    """Log probability [1 + S, N] of motion and of standing for `stand` [S] seconds, unnormalized.
+
+    `residual` [1 + S, N] are the sums of squared residuals of `count` [N] positions (a sum of
+    weights). The noise is unknown: its standard deviation is integrated out, which gives a power
+    of the residual. Each parameter of a model costs the logarithm of the count, as in the Bayesian
+    information criterion for two coordinates.
+    """
+    num_parameters = np.full(1 + len(stand), 3)
+    num_parameters[1:][stand < JUST_STOPPED_S] = 2
+    num_parameters[-1] = 1  # it has never moved
+    independent = count * min(1.0, period_s / INDEPENDENT_S)
+    variance = residual / (2 * count) + NOISE_M**2
+    score = -independent * np.log(variance)
+    score -= num_parameters[:, None] * np.log(np.maximum(count, 2.0))
+    score[0] += MOTION_SCORE
+    return score
+
+
+def _fit(
+    window: np.ndarray, time: np.ndarray, weight: np.ndarray, penalty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Direction of travel [N, 2] and the length of this displacement [N].
+    """Weighted least squares with the functions 1, t and t^2 / 2, for S functions t.
 
-    It starts at the latest usable position 2 m away, else at the farthest one.
+    `window` is [3, W, N] as in `_fit_velocity`, `time` [S, W] and `weight` [W] are of its steps,
+    and `penalty` [2, S] is that of the squared coefficients of t and t^2 / 2.
+
+    Returns:
+        the coefficients of t and t^2 / 2, [2 (x, y), 2, S, N], and the sums of the squared
+        residuals and penalties [S, N].
     """
-    agent, step, end = fits
-    num_steps = valid.shape[1]
-    current = position[agent, step]
-    # Squared distances [N, T] to the usable steps, in place, because they take much memory.
-    squared = position[..., 0].take(agent, 0)
-    squared_y = position[..., 1].take(agent, 0)
-    squared -= current[:, :1]
-    squared_y -= current[:, 1:]
-    squared *= squared
-    squared_y *= squared_y
-    squared += squared_y
-    squared *= valid.take(agent, 0) & np.tri(num_steps, dtype=bool).take(end, 0)
+    num_fits = len(time)
+    half = time**2 / 2
+    functions = np.concatenate([time, half])
+    products = np.concatenate([time, half, time * half, half * half])
+    sums = _moments(products * weight, window[0])
+    first, second, third, fourth = sums.reshape(4, num_fits, -1)
+    total = _moments(weight[None], window[0])[0]
+    squares = _moments(weight[None], window[1] ** 2 + window[2] ** 2)[0]
 
-    rows = np.arange(len(agent))
-    is_far = squared >= DISPLACEMENT_M**2
-    latest = num_steps - 1 - is_far[:, ::-1].argmax(1)
-    chosen = np.where(is_far[rows, latest], latest, squared.argmax(1))
-    sign = np.where(chosen > step, -1.0, 1.0)  # a later position lies ahead
-    direction = (current - position[agent, chosen]) * sign[:, None]
-    return direction, np.sqrt(squared[rows, chosen])
+    # Normal equations of the centered functions, symmetric 2 x 2, solved by Cramer's rule.
+    mean = np.stack([first, second]) / total
+    a = 2 * second - first * mean[0] + penalty[0][:, None]
+    b = third - first * mean[1]
+    c = fourth - second * mean[1] + penalty[1][:, None]
+    determinant = a * c - b * b
+    kernel = np.concatenate([np.ones((1, len(weight))), functions]) * weight
+    residual = np.tile(squares, (num_fits, 1))
+    coefficients = []
+    for values in window[1:]:
+        sums = _moments(kernel, values)
+        p, q = sums[1:].reshape(2, num_fits, -1) - mean * sums[0]
+        linear = (p * c - q * b) / determinant
+        quadratic = (q * a - p * b) / determinant
+        residual -= sums[0] ** 2 / total + linear * p + quadratic * q
+        coefficients.append([linear, quadratic])
+    return np.array(coefficients), np.maximum(residual, 0.0)
+
+
+def _moments(kernel: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Sums [R, N] over the window of values [W, N], weighted by R kernels [R, W].
+
+    A sum has the same bits for any number of columns, because einsum adds contiguous columns in the
+    order of the window. A single column is an exception.
+    """
+    if values.shape[1] == 1:
+        return _moments(kernel, values.repeat(2, 1))[:, :1]
+    return np.einsum("rw,wn->rn", kernel, np.ascontiguousarray(values))
+
+
+# ---- heading -------------------------------------------------------------------------------------
+
+
+def _heading(rows: _Rows, velocity: np.ndarray, period_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """Heading [n], and travel [n] so far as in `Motion.length`."""
+    index = np.arange(len(rows.step))
+    speed = np.hypot(velocity[:, 0], velocity[:, 1])
+    is_moving = speed >= STAND_SPEED_M_S
+    is_known = speed >= TANGENT_SPEED_M_S
+
+    direction = velocity.copy()
+    row, earlier = _displacements(rows, np.flatnonzero(is_moving & ~is_known), period_s)
+    direction[row] = rows.position[row] - rows.position[earlier]
+    is_known[row] = True
+
+    # Other rows keep the latest direction, or have that of the displacement from the first row.
+    latest = np.maximum.accumulate(np.where(is_known, index, -1))[rows.end]
+    latest = np.where(is_known, index, latest)
+    travel = rows.position[rows.end] - rows.position[rows.begin]
+    has_one = latest >= rows.begin
+    direction = np.where(has_one[:, None], direction[latest], travel)
+
+    # Positions of agents that stand are noise. The maximum starts again with each track.
+    distance = np.minimum(np.hypot(travel[:, 0], travel[:, 1]), DISPLACEMENT_M)
+    distance *= is_moving[rows.end]
+    track_offset = 2 * DISPLACEMENT_M * rows.begin
+    length = np.maximum.accumulate(distance + track_offset) - track_offset
+    return np.arctan2(direction[:, 1], direction[:, 0]), length
+
+
+def _displacements(
+    rows: _Rows, candidates: np.ndarray, period_s: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of a candidate row and the latest earlier row of its track at DISPLACEMENT_M or more.
+
+    Candidates without such a row in the last SEARCH_S seconds are left out.
+    """
+    found = [np.zeros((2, 0), np.int64)]
+    back = np.arange(1, 17)
+    while len(candidates):
+        earlier = candidates[:, None] - back
+        first = rows.begin[candidates][:, None]
+        is_usable = earlier >= first
+        earlier = np.maximum(earlier, first)
+        seconds = (rows.step[candidates][:, None] - rows.step[earlier]) * period_s
+        is_usable &= seconds <= SEARCH_S
+        offset = rows.position[candidates][:, None] - rows.position[earlier]
+        squared = (offset**2).sum(-1)
+        is_far = is_usable & (squared >= DISPLACEMENT_M**2)
+        has_one = is_far.any(1)
+        nearest = earlier[np.arange(len(candidates)), is_far.argmax(1)]
+        found.append(np.stack([candidates, nearest])[:, has_one])
+        candidates = candidates[~has_one & is_usable[:, -1]]
+        back = back + len(back)
+    row, earlier = np.concatenate(found, 1)
+    return row, earlier

@@ -1,0 +1,57 @@
+"""Headings of agents that have not moved far: the direction of the lane they are on."""
+
+import numpy as np
+
+from data_prep.readers.vector_map import VectorMap, distance_to_segments
+from trajformer.scenes.scene import PolylineKind
+
+# An agent near a lane takes the heading of the lane until it has moved by LANE_HEADING_M: before,
+# the direction of a lane is more accurate than that of a displacement.
+LANE_DISTANCE_M = 3.0
+LANE_HEADING_M = 1.5
+NOISE_M = 0.5  # without a lane, the heading of a shorter displacement is set to 0
+_KINDS = (PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS)
+
+
+def face_along_lanes(
+    heading: np.ndarray,
+    length: np.ndarray,
+    position: np.ndarray,
+    valid: np.ndarray,
+    lanes: VectorMap,
+) -> np.ndarray:
+    """Replace headings that follow from short displacements, of `length` [A, T] in metres.
+
+    They become the direction of the lane for vehicles at the first step of the track, or 0 if no
+    lane is near and the displacement is noise. All arrays are [A, T]; positions are [A, T, 2], in
+    the frame of the lanes.
+    """
+    short = (length < LANE_HEADING_M) & valid
+    agents = short.any(1).nonzero()[0]
+    first_position = position[agents, valid[agents].argmax(1)]
+
+    # Pairs of an agent and a segment near it. A bounding box is faster to compare than a distance.
+    start, end, _ = lanes.segments(np.flatnonzero(np.isin(lanes.polyline_kind, _KINDS)))
+    margin = 1.01 * LANE_DISTANCE_M
+    low = (np.minimum(start, end) - margin).T.copy()
+    high = (np.maximum(start, end) + margin).T.copy()
+    x = first_position[:, :1]
+    y = first_position[:, 1:]
+    inside_x = (x >= low[0]) & (x <= high[0])
+    inside_y = (y >= low[1]) & (y <= high[1])
+    candidates = np.flatnonzero(inside_x & inside_y)
+    agent, segment = np.divmod(candidates, max(len(start), 1))
+    distance = distance_to_segments(
+        first_position.take(agent, 0), start.take(segment, 0), end.take(segment, 0)
+    )
+
+    # Assign the nearest segment last: of repeated indices, the last assignment remains.
+    order = distance.argsort(kind="stable")[::-1]
+    order = order[distance[order] <= LANE_DISTANCE_M]
+    along = (end - start)[segment[order]]
+    direction = np.full(len(valid), np.nan)
+    direction[agents[agent[order]]] = np.arctan2(along[:, 1], along[:, 0])
+
+    heading = np.where(length < NOISE_M, 0.0, heading)
+    has_lane = ~np.isnan(direction)[:, None]
+    return np.where(short & has_lane, direction[:, None], heading)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S
-from data_prep.engine.plausible import MAX_SPEED_M_S
+from data_prep.plausibility import MAX_SPEED_M_S
 from trajformer.config import Config
 
 _COUNT = (1, 10**9)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
-from data_prep.engine.plausible import MAX_SPEED_M_S, check_plausible
+from data_prep.plausibility import MAX_SPEED_M_S, check_units
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import SceneError, StoreError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import checksum
@@ -49,7 +49,7 @@ class ShardTask:
     strict: bool = False
     timeout_s: float = TIMEOUT_S
     memory_gb: float = MEMORY_GB
-    max_speed_m_s: float = MAX_SPEED_M_S  # see `check_plausible`
+    max_speed_m_s: float = MAX_SPEED_M_S  # see `check_units`
     # Number and reason of inputs that must not be read again.
     excluded: tuple[tuple[int, str], ...] = ()
 
@@ -249,7 +249,7 @@ def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
     yield
     scene.validate()
     try:
-        check_plausible(scene, task.max_speed_m_s)
+        check_units(scene, task.max_speed_m_s)
     except SceneError as error:
         raise SceneError(f"{item}: {error}") from error
     return pack(scene)

@@ -108,7 +108,8 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
 
         observed_path = _observed_path_of_focal(position, valid, role, path)
         city = columns.only_value(table, "CITY_NAME", path)
-        lanes = load_map(_map_file(raw, city, path)).near(observed_path, self.map_radius_m)
+        map_file = _map_file(raw, city, path)
+        lanes = load_map(map_file).near(observed_path, self.map_radius_m, map_file)
         yield
 
         velocity, heading, length = estimate_motion(position, valid, NUM_HISTORY, PERIOD_S)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.kinematics import difference_velocity
@@ -132,7 +133,8 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
         last_position = position[:, last]
         folder = raw / "map_0.1"
-        lines, corners = trace_map(folder / f"{name}.png", folder / f"meta_{name}.txt")
+        raster = folder / f"{name}.png"
+        lines, corners = trace_map(raster, folder / f"meta_{name}.txt")
         outside = ((last_position < corners[0]) | (last_position > corners[1])).any(1) & scored
         if outside.any():
             outside_id = agent_id[outside.argmax()]
@@ -140,7 +142,7 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
                 f"{item}: target {outside_id} is outside the raster map_0.1/{name}.png; "
                 "get the raster and the meta file of this scene"
             )
-        lines = lines.near(last_position[scored], self.map_radius_m)
+        lines = lines.near(last_position[scored], self.map_radius_m, raster)
         velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
         origin = last_position[scored].mean(0)
         role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
@@ -154,7 +156,9 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
             valid=valid,
         )
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
-        return agents.scene((f"{name}-{now}", self.name, split, name), clock, origin, lines)
+        scene = agents.scene((f"{name}-{now}", self.name, split, name), clock, origin, lines)
+        check_recorded(scene, heading=True, where=item)
+        return scene
 
 
 # ---- labels --------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
+from data_prep.plausibility import check_no_lanes_near
 from trajformer.scenes.scene import PolylineKind
 
 
@@ -49,14 +51,18 @@ class VectorMap:
             edge_kind=self.edge_kind[inner],
         )
 
-    def near(self, positions: np.ndarray, radius_m: float) -> VectorMap:
-        """Polylines within radius_m of any of the positions [n, 2], and the edges between them."""
+    def near(self, positions: np.ndarray, radius_m: float, path: Path) -> VectorMap:
+        """Polylines within radius_m of any of the positions [n, 2], and the edges between them.
+
+        If there is none, a warning names the `path` of the map. Raises SceneError: map and
+        positions are not in one frame.
+        """
         if not (len(positions) and len(self.polyline_id)):
             return self.select(np.zeros(len(self.polyline_id), bool))
         # Distances to segments are expensive: polylines with a distant bounding box need none.
         low = positions.min(0) - radius_m
         high = positions.max(0) + radius_m
-        box_low, box_high = self._boxes
+        box_low, box_high = self.boxes
         inside_x = (box_high[0] >= low[0]) & (box_low[0] <= high[0])
         inside_y = (box_high[1] >= low[1]) & (box_low[1] <= high[1])
         candidates = (inside_x & inside_y).nonzero()[0]
@@ -69,10 +75,12 @@ class VectorMap:
             distance = distance_to_segments(query[:, None], rest_start, rest_end).min(0)
             near = rest[distance <= radius_m]
             keep[polyline[near]] = True
+        if not keep.any():
+            check_no_lanes_near(path, self.boxes, positions, radius_m)
         return self.select(keep)
 
     @cached_property
-    def _boxes(self) -> tuple[np.ndarray, np.ndarray]:
+    def boxes(self) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest x and y [2, M] of each polyline."""
         first = self.polyline_offset[:-1]
         axes = np.ascontiguousarray(self.point.T)

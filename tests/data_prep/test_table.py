@@ -16,8 +16,8 @@ from support.scenes import assert_same_history, make_scene
 from support.tables import SMALL, frame, read, read_all, track, two_tracks, write
 
 from data_prep.engine.options import PrepareOptions
-from data_prep.engine.plausible import check_plausible
 from data_prep.engine.prepare import prepare
+from data_prep.plausibility import check_units
 from data_prep.reader import Input
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerError
@@ -57,13 +57,13 @@ def test_id_position_and_time_are_enough(tmp_path: Path) -> None:
 
 
 def test_given_headings_and_velocities_are_kept_and_empty_ones_estimated(tmp_path: Path) -> None:
-    headings = [6.2, 3.5, -3.5, *[-2.0] * 7]
+    headings = [3.5, -3.5, 6.2, *[-2.0] * 7]
     table = two_tracks(heading=headings, vx=7.0, vy=-3.0)
     table.loc[3, "heading"] = np.nan
     table.loc[4, ["vx", "vy"]] = np.nan
     scene = read(tmp_path, table)
     turn = 2 * np.pi
-    wrapped = [6.2 - turn, 3.5 - turn, turn - 3.5]  # to (-pi, pi]
+    wrapped = [3.5 - turn, turn - 3.5, 6.2 - turn]  # to (-pi, pi]
     estimated = np.arctan2(1, 5)
     assert np.allclose(scene.heading[0], [*wrapped, estimated, *[-2.0] * 6], atol=1e-3)
     velocity = np.full((10, 2), (7.0, -3.0))
@@ -134,8 +134,8 @@ def test_the_history_does_not_depend_on_the_future(tmp_path: Path) -> None:
     assert not np.allclose(full.position[:, 5:], other.position[:, 5:])
     for scene in (other, short):
         assert_same_history(full, scene)
-    given = table.assign(heading=0.5, vx=1.0, vy=2.0)
-    given_other = given.assign(vx=np.where(later, 9.0, 1.0), heading=np.where(later, -1.0, 0.5))
+    given = table.assign(heading=0.5, vx=4.0, vy=2.0)
+    given_other = given.assign(vx=np.where(later, 9.0, 4.0), heading=np.where(later, -1.0, 0.5))
     assert_same_history(read(tmp_path, given), read(tmp_path, given_other))
 
 
@@ -225,8 +225,8 @@ def test_a_file_may_hold_several_scenes(tmp_path: Path) -> None:
 
 def test_long_scenes_are_cut_into_windows(tmp_path: Path) -> None:
     table = frame(track("a", range(100, 117)), track("b", range(108, 117), (0.0, 9.0)))
-    table["heading"] = np.where(table.step % 3, np.nan, 0.5)
-    table["y"] += 0.1 * (table.step - 108) ** 2
+    table["heading"] = np.where(table.step % 3, np.nan, 0.2)
+    table["y"] += 0.01 * (table.step - 108) ** 2
     write(tmp_path / "val" / "drive.csv", table)
     scenes = read_all(tmp_path)
     # The last complete window ends at step 116.
@@ -325,10 +325,10 @@ def test_single_positions_may_be_far_off() -> None:
     position[0, :, 0] = 0.5 * np.arange(200)
     position[0, 199] = 900.0
     scene = replace(far, position=position, velocity=np.zeros_like(position))
-    check_plausible(scene, 150.0)
+    check_units(scene, 150.0)
     position[0, 25] = 900.0  # 3 of 199 steps
     with pytest.raises(SceneError, match="99th percentile"):
-        check_plausible(scene, 150.0)
+        check_units(scene, 150.0)
 
 
 def test_the_error_of_a_timestamp_off_the_grid_names_the_likely_period(tmp_path: Path) -> None:

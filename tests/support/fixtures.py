@@ -206,7 +206,7 @@ def _track_columns(
         "timestep": step,
         "position_x": 1000.0 + 0.5 * step + steps.start,
         "position_y": np.full(count, -700.0 + steps.start),
-        "heading": rng.uniform(-3.1, 3.1, count),
+        "heading": rng.uniform(-0.2, 0.2, count),
         "velocity_x": rng.normal(5, 1, count),
         "velocity_y": rng.normal(0, 1, count),
         "track_id": np.full(count, name),

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from data_prep.plausibility import check_recorded
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
@@ -113,7 +114,9 @@ class Argoverse2(StagedReader):
         lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
         name = (scene_id, self.name, split, city)
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
-        return agents.scene(name, clock, origin, lanes)
+        scene = agents.scene(name, clock, origin, lanes)
+        check_recorded(scene, heading=True, velocity=True, where=path)
+        return scene
 
 
 def _steps(timestep: np.ndarray, path: Path) -> tuple[np.ndarray, int]:

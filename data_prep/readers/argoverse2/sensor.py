@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
+from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
@@ -191,11 +192,13 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         origin = last_position[focal].copy()
         keeps_map = role > AgentRole.CONTEXT
         keeps_map[EGO] = True
-        lanes = log.lanes.near(last_position[keeps_map], self.map_radius_m)
+        lanes = log.lanes.near(last_position[keeps_map], self.map_radius_m, item.path)
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
         name = (f"{item.path.parent.name}-{start:03d}", self.name, split, log.city)
         clock = (PERIOD_S, history, future)
-        return agents.scene(name, clock, origin, lanes)
+        scene = agents.scene(name, clock, origin, lanes)
+        check_recorded(scene, heading=True, where=item)
+        return scene
 
     def _roles(
         self, kind: np.ndarray, position: np.ndarray, valid: np.ndarray, item: Input

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.interaction.lanelet2 import read_lanelets
@@ -131,7 +132,7 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
             raise SceneError(
                 f"{map_file}: no such file, expected the map of the location in metres"
             )
-        lanes = read_lanelets(map_file).lanes.near(last_position, self.map_radius_m)
+        lanes = read_lanelets(map_file).lanes.near(last_position, self.map_radius_m, map_file)
 
         # Agents that appear only in the future would leak it.
         observed = np.flatnonzero(valid[:, :history].any(1))
@@ -147,6 +148,7 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
         )
         clock = (PERIOD_S, history, self.num_future)
         scene = agents.scene((name, self.name, split, location), clock, origin, lanes)
+        check_recorded(scene, heading=True, velocity=True, where=item)
         size = np.nan_to_num(tracks.size[observed])
         return replace(scene, agent_size=size.astype(np.float32))
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.kinematics import difference_velocity
@@ -171,7 +172,8 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         rank += role == AgentRole.SCORED
         origin = window.position[rank.argmax(), last].copy()
         is_important = is_present & (is_ego | (role > AgentRole.CONTEXT))
-        lanes = window.lanes.near(window.position[is_important, last], self.map_radius_m)
+        important_position = window.position[is_important, last]
+        lanes = window.lanes.near(important_position, self.map_radius_m, path)
 
         agent_id = np.where(is_ego, EGO_ID, np.array(window.agent_id, object)).tolist()
         agents = Agents(
@@ -186,6 +188,7 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         name = (scene_id, self.name, split, window.city)
         clock = (self.period_s, history, self._steps(self.future_s))
         scene = agents.scene(name, clock, origin, lanes)
+        check_recorded(scene, heading=True, where=path)
         scene = replace(scene, agent_size=_sizes(window, history))
         return _with_lights(scene, window, lanes)
 

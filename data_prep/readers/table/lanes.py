@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from data_prep.plausibility import check_lanes_near, look_like_degrees
 from data_prep.readers.raw_file import cached_by_file, one_line, read_file
 from data_prep.readers.vector_map import VectorMap, build_map, without_repeats
 from trajformer.errors import SceneError
@@ -21,9 +22,6 @@ from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 ENDINGS = ("lanes.geojson", "lanes.json")
 MAX_BYTES = 1 << 30
 MAX_COORDINATE_M = 1e8
-# Coordinates within +-180 and +-90 are degrees if no polyline is longer than this.
-MAX_DEGREES = 0.5
-OTHER_FRAME_M = 10_000.0  # a map at a larger distance from the tracks is in another frame
 _KINDS = {
     "vehicle": PolylineKind.LANE_VEHICLE,
     "bus": PolylineKind.LANE_BUS,
@@ -106,13 +104,13 @@ def read_lanes(path: Path) -> VectorMap:
                 links += _links(lane, number)
         except (ValueError, OverflowError) as error:
             raise SceneError(f"{path}: {where}: {one_line(error)}") from error
-    if lines and all(map(_looks_like_degrees, lines)):
-        raise SceneError(
-            f"{path}: coordinates look like degrees, expected metres in the frame of the tracks"
-        )
 
     lengths = [len(line) for line in lines]
     points = np.concatenate([np.zeros((0, 2)), *lines])
+    if look_like_degrees(points, np.array([_length(line) for line in lines])):
+        raise SceneError(
+            f"{path}: coordinates look like degrees, expected metres in the frame of the tracks"
+        )
     return build_map(heads, lengths, points, links + _reverse_links(links))
 
 
@@ -219,10 +217,9 @@ def _id(value: _Id) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
-def _looks_like_degrees(line: np.ndarray) -> bool:
-    is_inside = (np.abs(line) <= (180.0, 90.0)).all()
-    length = np.linalg.norm(np.diff(line, axis=0), axis=1).sum()
-    return bool(is_inside and length < MAX_DEGREES)
+def _length(line: np.ndarray) -> float:
+    """Length of a polyline [p, 2]."""
+    return float(np.linalg.norm(np.diff(line, axis=0), axis=1).sum())
 
 
 def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
@@ -230,15 +227,9 @@ def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
 
     Raises SceneError also for lanes in another frame.
     """
-    lanes = read_lanes(path)
-    if len(lanes.point):
-        # Distance between the bounding boxes of the lanes and of the positions.
-        gap_above = lanes.point.min(0) - positions.max(0)
-        gap_below = positions.min(0) - lanes.point.max(0)
-        gap = np.maximum(np.maximum(gap_above, gap_below), 0.0)
-        distance = np.hypot(*gap)
-        if distance > OTHER_FRAME_M:
-            raise SceneError(
-                f"{path}: the lanes are {distance / 1e3:.0f} km from the tracks: not the same frame"
-            )
-    return lanes.near(positions, radius_m)
+    kept = read_lanes(path).near(positions, radius_m, path)
+    is_lane = kept.polyline_kind <= PolylineKind.LANE_BIKE
+    if is_lane.any():
+        low, high = kept.boxes
+        check_lanes_near(path, (low[:, is_lane], high[:, is_lane]), positions)
+    return kept

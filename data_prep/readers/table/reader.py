@@ -11,15 +11,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.raw_file import cached_by_file
-from data_prep.readers.table.checks import (
-    check_clock,
-    check_heading,
-    check_velocity,
-    check_velocity_direction,
-)
+from data_prep.readers.table.checks import check_clock
 from data_prep.readers.table.lanes import find_lanes, lanes_near
 from data_prep.readers.table.table_file import (
     MAX_BYTES,
@@ -179,31 +175,17 @@ class Table(Config, limits=_LIMITS):
         origin = xy[last[rank.argmax()]]
         position = tracks.fill(xy - origin)
         heading, velocity = tracks.motion(position, self.period_s)
-        self._check_units(tracks, position, heading, velocity)
 
         polylines = NO_MAP
         if lanes:
             polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m)
         agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
         clock = (self.period_s, self.num_history, self.num_future)
-        return agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
-
-    def _check_units(
-        self, tracks: TableTracks, position: np.ndarray, heading: np.ndarray, velocity: np.ndarray
-    ) -> None:
-        """Check recorded velocities and headings in the history.
-
-        Whether a scene is used must not depend on its future.
-        """
-        history = slice(0, self.num_history)
-        position = position[:, history]
-        valid = tracks.valid[:, history]
-        if "vx" in tracks.columns.number:
-            velocity = velocity[:, history]
-            check_velocity(position, velocity, valid, self.period_s)
-            check_velocity_direction(position, velocity, valid, self.period_s)
-        if "heading" in tracks.columns.number:
-            check_heading(position, heading[:, history], valid, self.period_s)
+        scene = agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
+        has_heading = "heading" in tracks.columns.number
+        has_velocity = "vx" in tracks.columns.number
+        check_recorded(scene, heading=has_heading, velocity=has_velocity)
+        return scene
 
 
 def _stamp(*files: Path | None) -> str:

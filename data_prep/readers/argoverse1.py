@@ -113,7 +113,9 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         yield
 
         velocity, heading, length = estimate_motion(position, valid, NUM_HISTORY, PERIOD_S)
-        heading = face_along_lanes(heading, length, position, valid, lanes)
+        # OTHERS may be pedestrians, but most are vehicles.
+        everyone = np.ones(len(valid), bool)
+        heading = face_along_lanes(heading, length, position, valid, everyone, lanes)
         origin = observed_path[-1].copy()
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
         name = (path.stem, self.name, split, city)

@@ -23,7 +23,7 @@ import numpy as np
 WINDOW_S = 2.0  # at least 3 steps
 # The first steps of a track use the fit of a later step: the fifth at 10 Hz, at least the second.
 LOOK_AHEAD_S = 0.5
-MEMORY_S = 1.0  # weight exp(-age / MEMORY_S)
+MEMORY_S = 1.0  # weight exp(-age / MEMORY_S), at least the period
 ACCELERATION_PENALTY = 0.005  # s^4, against squared residuals in m^2
 SMALL_PENALTY = 1e-9  # makes fits of few positions solvable (velocity 0)
 # Seconds for which an agent stands, one model each. One that has just stopped was braking: its
@@ -36,9 +36,12 @@ NOISE_M = 0.02  # the noise of positions is at least that large
 INDEPENDENT_S = 0.1  # positions at shorter intervals have dependent noise
 TANGENT_SPEED_M_S = 2.0  # at this speed and above, the heading is the tangent of the fit
 DISPLACEMENT_M = 2.5
-SEARCH_S = 10.0  # a displacement that takes longer has no direction
+SEARCH_S = 10.0  # a displacement that takes longer has no direction; at least 3 steps
 STAND_SPEED_M_S = 0.3  # below, an agent keeps its heading
-CHUNK = 20_000  # rows fitted at a time, which limits the memory
+# Limits of memory and time, which matter above 50 Hz.
+MAX_STEPS = 100  # of a window
+MAX_SEARCH = 1_000  # rows
+CHUNK = 20_000  # rows fitted at a time
 
 
 class Motion(NamedTuple):
@@ -89,8 +92,7 @@ def estimate_motion(
     limit = np.where(first < num_history, num_history, num_steps) - 1
 
     # Rows before the end of the look-ahead share its last row.
-    look_ahead = max(round(LOOK_AHEAD_S / period_s), 2)
-    is_early = step <= np.minimum(first + look_ahead - 1, limit)
+    is_early = step <= np.minimum(first + look_ahead_steps(period_s) - 1, limit)
     begin = _first_rows(agent)
     num_early = np.bincount(agent[is_early], minlength=len(valid))
     end = np.maximum(np.arange(len(step)), begin + num_early[agent] - 1)
@@ -102,6 +104,11 @@ def estimate_motion(
         full[agent, step] = values
         result.append(full)
     return Motion(*result)
+
+
+def look_ahead_steps(period_s: float) -> int:
+    """Number of steps at the start of a track that share their last one."""
+    return min(max(round(LOOK_AHEAD_S / period_s), 2), MAX_STEPS)
 
 
 def estimate_rows(
@@ -169,7 +176,7 @@ def _estimate(rows: _Rows, period_s: float) -> Motion:
 def _velocity(rows: _Rows, period_s: float) -> np.ndarray:
     """Velocity [n, 2]."""
     num_rows = len(rows.step)
-    width = max(round(WINDOW_S / period_s), 3)  # W
+    width = min(max(round(WINDOW_S / period_s), 3), MAX_STEPS)  # W
     tracks, slot = _spread(rows, width)
     velocity = np.zeros((num_rows, 2))
     num_used = np.zeros(num_rows)
@@ -216,7 +223,7 @@ def _fit_velocity(window: np.ndarray, ahead: np.ndarray, period_s: float) -> np.
     The velocity is that `ahead` [N] seconds before the last position.
     """
     age = np.arange(window.shape[1]) * period_s
-    weight = np.exp(-age / MEMORY_S)
+    weight = np.exp(-age / max(MEMORY_S, period_s))
     penalty = np.array([[SMALL_PENALTY], [ACCELERATION_PENALTY]])
     motion, residual = _fit(window, -age[None], weight, penalty)
     velocity = (motion[:, 0, 0] - motion[:, 1, 0] * ahead).T
@@ -363,13 +370,14 @@ def _displacements(
     """
     found = [np.zeros((2, 0), np.int64)]
     back = np.arange(1, 17)
-    while len(candidates):
+    search_s = max(SEARCH_S, 3 * period_s)
+    while len(candidates) and back[0] <= MAX_SEARCH:
         earlier = candidates[:, None] - back
         first = rows.begin[candidates][:, None]
         is_usable = earlier >= first
         earlier = np.maximum(earlier, first)
         seconds = (rows.step[candidates][:, None] - rows.step[earlier]) * period_s
-        is_usable &= seconds <= SEARCH_S
+        is_usable &= seconds <= search_s
         offset = rows.position[candidates][:, None] - rows.position[earlier]
         squared = (offset**2).sum(-1)
         is_far = is_usable & (squared >= DISPLACEMENT_M**2)

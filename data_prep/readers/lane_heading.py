@@ -18,16 +18,18 @@ def face_along_lanes(
     length: np.ndarray,
     position: np.ndarray,
     valid: np.ndarray,
+    is_vehicle: np.ndarray,
     lanes: VectorMap,
 ) -> np.ndarray:
     """Replace headings that follow from short displacements, of `length` [A, T] in metres.
 
-    They become the direction of the lane for vehicles at the first step of the track, or 0 if no
-    lane is near and the displacement is noise. All arrays are [A, T]; positions are [A, T, 2], in
-    the frame of the lanes.
+    Those of agents with `is_vehicle` [A] become the direction of the lane at the first step of the
+    track. If no lane is near and the displacement is noise, headings become 0.
+
+    `heading` and `valid` are [A, T], `position` is [A, T, 2] in the frame of the lanes.
     """
     short = (length < LANE_HEADING_M) & valid
-    agents = short.any(1).nonzero()[0]
+    agents = np.flatnonzero(short.any(1) & is_vehicle)
     first_position = position[agents, valid[agents].argmax(1)]
 
     # Pairs of an agent and a segment near it. A bounding box is faster to compare than a distance.

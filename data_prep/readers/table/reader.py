@@ -16,6 +16,7 @@ from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.table.checks import check_clock
+from data_prep.readers.table.estimates import RowEstimates, estimate_scenes
 from data_prep.readers.table.lanes import find_lanes, lanes_near
 from data_prep.readers.table.table_file import (
     MAX_BYTES,
@@ -152,7 +153,11 @@ class Table(Config, limits=_LIMITS):
             scene_columns = columns.take(rows)
             self._check_clock(scene_columns, step[rows] - cut.first_step)
             tracks = TableTracks(scene_columns, step[rows], cut, self.num_history)
-            return self._scene(tracks, name, split, find_lanes(path, raw)).validate()
+            estimates = None
+            if not tracks.has_motion():
+                estimates = _estimate(path, self._time_options).take(rows)
+            lanes = find_lanes(path, raw)
+            return self._scene(tracks, estimates, name, split, lanes).validate()
         except SceneError as error:
             where = f"{path}: scene {name}" if item.part else str(path)
             raise SceneError(f"{where}: {error}") from error
@@ -164,7 +169,14 @@ class Table(Config, limits=_LIMITS):
             timestamp = columns.number["timestamp"][is_observed]
             check_clock(step[is_observed], timestamp, self.period_s)
 
-    def _scene(self, tracks: TableTracks, name: str, split: str, lanes: Path | None) -> Scene:
+    def _scene(
+        self,
+        tracks: TableTracks,
+        estimates: RowEstimates | None,
+        name: str,
+        split: str,
+        lanes: Path | None,
+    ) -> Scene:
         xy = tracks.position()
         kind = tracks.words("kind", KINDS)
         role = tracks.role(kind, self._time_options.short_loss)
@@ -174,11 +186,12 @@ class Table(Config, limits=_LIMITS):
         rank = np.where(last >= 0, role.astype(np.int64), -1)
         origin = xy[last[rank.argmax()]]
         position = tracks.fill(xy - origin)
-        heading, velocity = tracks.motion(position, self.period_s)
+        heading, velocity, length = tracks.motion(position, self.period_s, estimates)
 
         polylines = NO_MAP
         if lanes:
             polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m)
+        heading = tracks.face_lanes(heading, length, xy, kind, polylines)
         agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
         clock = (self.period_s, self.num_history, self.num_future)
         scene = agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
@@ -218,3 +231,9 @@ def _tables(folder: Path) -> Iterator[Path]:
 def _load(path: Path, options: TimeOptions) -> Scenes:
     """The scenes of a file."""
     return cut_scenes(read_table(path), path.stem, options)
+
+
+@cached_by_file(2)
+def _estimate(path: Path, options: TimeOptions) -> RowEstimates:
+    """Estimates for the rows of a file."""
+    return estimate_scenes(_load(path, options), options.period_s)

@@ -5,17 +5,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from data_prep.readers.columns import cells, fill
-from data_prep.readers.kinematics import estimate_motion
+from data_prep.readers.kinematics import estimate_motion, look_ahead_steps
+from data_prep.readers.lane_heading import face_along_lanes
+from data_prep.readers.table.estimates import MAX_COORDINATE_M, RowEstimates
 from data_prep.readers.table.table_file import TableColumns
 from data_prep.readers.table.windows import Cut
+from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import AgentKind, AgentRole
 
-MAX_COORDINATE_M = 1e8
 MAX_SPEED_M_S = 1e4
 MAX_HEADING = 2 * np.pi + 1e-6
-BLOCK_SIZE = 1_000_000  # agents x steps x steps estimated at a time, which limits the memory
 KINDS = {"": AgentKind.UNKNOWN} | {kind.name.lower(): kind for kind in AgentKind}
 ROLES = {"": AgentRole.CONTEXT} | {role.name.lower(): role for role in AgentRole}
 _TWO_ROWS = "track_id (--drop-duplicates true uses the first row)"
@@ -45,6 +46,7 @@ class TableTracks:
         """
         self.columns = columns
         self.num_history = num_history
+        self._first_step = cut.first_step
         self._step = step
         present, self._agent = np.unique(columns.code["track_id"], return_inverse=True)
         self.agent_id = tuple(columns.word["track_id"][code] for code in present.tolist())
@@ -68,10 +70,24 @@ class TableTracks:
         columns = [self._required(name, MAX_COORDINATE_M) for name in "xy"]
         return np.stack(columns, -1)
 
-    def motion(self, position: np.ndarray, period_s: float) -> tuple[np.ndarray, np.ndarray]:
-        """Heading [A, T] and velocity [A, T, 2] from the table.
+    def has_motion(self) -> bool:
+        """Whether all rows have a heading and a velocity."""
+        names = ("heading", "vx", "vy")
+        if not all(name in self.columns.number for name in names):
+            return False
+        return not any(np.isnan(self.columns.number[name]).any() for name in names)
 
-        Missing values are estimated from position [A, T, 2].
+    def motion(
+        self, position: np.ndarray, period_s: float, estimates: RowEstimates | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Motion of the agents from the table.
+
+        Missing values are estimated from position [A, T, 2] and from `estimates` of the rows, which
+        know the rows before the scene. They are None if all rows have a motion.
+
+        Returns:
+            heading [A, T], velocity [A, T, 2], and the length [A, T] of `Motion`, infinite if the
+            heading is given.
         """
         heading = self._optional("heading", MAX_HEADING).copy()
         vx = self._optional("vx", MAX_SPEED_M_S)
@@ -80,27 +96,49 @@ class TableTracks:
         if has_one.any():
             raise SceneError(f"vx: one of vx and vy is empty {self._where(has_one)}")
         velocity = np.stack([vx, vy], -1)
+        length = np.full(len(heading), np.inf)
 
-        # Estimate the motion of agents with missing values.
+        # Estimate missing values.
         no_heading = np.isnan(heading)
         no_velocity = np.isnan(vx)
-        agents = np.unique(self._agent[no_heading | no_velocity])
-        num_blocks = max(1, len(agents) * self.valid.shape[1] ** 2 // BLOCK_SIZE)
-        for block in np.array_split(agents, num_blocks):
-            valid = self.valid[block]
-            rows = self.row[block][valid]
-            estimated_velocity, estimated_heading, _ = estimate_motion(
-                position[block], valid, self.num_history, period_s
-            )
-            heading[rows] = np.where(no_heading[rows], estimated_heading[valid], heading[rows])
-            velocity[rows] = np.where(
-                no_velocity[rows, None], estimated_velocity[valid], velocity[rows]
-            )
+        if estimates is not None:
+            self._estimate_new_tracks(position, period_s, estimates)
+            heading[no_heading] = estimates.motion.heading[no_heading]
+            velocity[no_velocity] = estimates.motion.velocity[no_velocity]
+            length[no_heading] = estimates.motion.length[no_heading]
 
         # Headings in (-pi, pi] keep all their bits.
         is_outside = (heading <= -np.pi) | (heading > np.float32(np.pi))
         heading = np.where(is_outside, wrap(heading), heading)
-        return self.fill(heading), self.fill(velocity)
+        return self.fill(heading), self.fill(velocity), self.fill(length)
+
+    def _estimate_new_tracks(
+        self, position: np.ndarray, period_s: float, estimates: RowEstimates
+    ) -> None:
+        """Replace the estimates of tracks that begin in the scene, whose first steps look ahead."""
+        earliest = self._first_step - look_ahead_steps(period_s) + 1
+        first_row = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
+        new = np.flatnonzero(estimates.first_step[first_row] > earliest)
+        valid = self.valid[new]
+        rows = self.row[new][valid]
+        motion = estimate_motion(position[new], valid, self.num_history, period_s)
+        for values, replacement in zip(estimates.motion, motion, strict=True):
+            values[rows] = replacement[valid]
+
+    def face_lanes(
+        self,
+        heading: np.ndarray,
+        length: np.ndarray,
+        xy: np.ndarray,
+        kind: np.ndarray,
+        lanes: VectorMap,
+    ) -> np.ndarray:
+        """Headings [A, T] that do not follow from a motion of some `length` [A, T] along lanes.
+
+        `xy` [n, 2] are the positions of the rows and `kind` [A] is AgentKind.
+        """
+        is_vehicle = ~np.isin(kind, (AgentKind.PEDESTRIAN, *_IMMOBILE))
+        return face_along_lanes(heading, length, self.fill(xy), self.valid, is_vehicle, lanes)
 
     def role(self, kind: np.ndarray, short_loss: int) -> np.ndarray:
         """AgentRole uint8 [A] of agents with AgentKind `kind` [A].

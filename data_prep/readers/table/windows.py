@@ -28,6 +28,7 @@ class Scenes(NamedTuple):
 
     Attributes:
         columns: the n usable rows, sorted by scene and step.
+        recording: number of the recording of each row, int64 [n].
         step: int64 [n].
         known_step: int64 [n], the step at which the values of a row are known: later than `step`
             for interpolated values.
@@ -37,6 +38,7 @@ class Scenes(NamedTuple):
     """
 
     columns: TableColumns
+    recording: np.ndarray
     step: np.ndarray
     known_step: np.ndarray
     cuts: dict[str, Cut]
@@ -75,7 +77,14 @@ def cut_scenes(columns: TableColumns, stem: str, options: TimeOptions) -> Scenes
             if key in cuts:
                 cut = cut._replace(problem="scene_id: also the name of a window")
             cuts[key] = cut
-    return Scenes(rows.columns, rows.step, rows.known_step, cuts, timeline.unused_text())
+    return Scenes(
+        columns=rows.columns,
+        recording=rows.group,
+        step=rows.step,
+        known_step=rows.known_step,
+        cuts=cuts,
+        unused=timeline.unused_text(),
+    )
 
 
 class _Rows(NamedTuple):

@@ -47,6 +47,8 @@ AGREE = 0.3  # of the path; a smaller difference of velocities is no error
 ZERO_RATIO = 0.02  # of speeds; less is a velocity of zero
 WRONG_FRACTION = 0.25  # of the moving agents
 MIN_OFFSET_DEGREES = 10.0  # an error of the heading that is common to at least three agents
+MIN_OFFSET_OF_FEW = 20.0  # to one or two agents
+DEGREES_MATCH = 2.0  # between a heading in degrees and the motion
 COMMON_DEGREES = 8.0  # deviation from the common error
 COMMON_FRACTION = 0.9  # of the agents
 MIN_COMMON = 3  # agents
@@ -152,15 +154,15 @@ def _check_slow_scene(scene: Scene) -> None:
     is_small = fastest < MAX_DEGREES_PER_S and net.max() > MIN_DEGREES
     if is_small and (np.abs(absolute) <= 180.0).all() and extent < MAX_DEGREES_EXTENT:
         raise SceneError(
-            f"position: all {scene.num_agents} agents are slower than {MAX_DEGREES_PER_S} m/s, at "
+            f"position: speeds of {scene.num_agents} agents are below {MAX_DEGREES_PER_S} m/s, at "
             f"({x:.6g}, {y:.6g}): degrees instead of metres? project longitudes and latitudes, "
             f"for example to UTM ({_LIMIT_OPTION})"
         )
     # Pedestrians often stand. Other agents that all drive straight ahead are not standing.
     is_straight = (path > 0) & (net > STRAIGHT * path) & (net > MIN_DEGREES)
     if is_straight.all() and not (scene.agent_kind == AgentKind.PEDESTRIAN).any():
-        problem = f"all {scene.num_agents} agents drive, but at less than {fastest:.2g} m/s"
-        warn(f"{scene.scene_id}: position: {problem}: kilometres instead of metres?")
+        problem = f"all {scene.num_agents} agents move, but none faster than {fastest:.2g} m/s"
+        warn(f"position: {problem}: kilometres instead of metres?")
 
 
 def _check_extent(scene: Scene) -> None:
@@ -332,34 +334,55 @@ def _check_heading(motion: _Motion, where: object) -> None:
         return
     remedy = "expected radians counter-clockwise from +x; correct or remove the column"
 
-    # One angle for all agents, also below the limit of a single agent.
-    mean = np.exp(1j * np.radians(error)).mean()
-    offset = float(np.degrees(np.angle(mean)))
-    deviation = np.abs((error - offset + 180) % 360 - 180)
-    is_common = deviation < COMMON_DEGREES
-    is_offset = len(error) >= MIN_COMMON and is_common.mean() >= COMMON_FRACTION
-    if is_offset and MIN_OFFSET_DEGREES < abs(offset) < REVERSE_DEGREES:
-        offset_problem = (
-            f"heading: {offset:+.0f} degrees from the direction of motion for {{share}}: "
-            f"degrees, or another zero?; {remedy}"
-        )
-        _report(is_common, offset_problem, where)
+    # One cause for all agents, also below the limit of a single agent.
+    is_few = len(size) < MIN_COMMON
+    min_offset = MIN_OFFSET_OF_FEW if is_few else MIN_OFFSET_DEGREES
+    is_off = size > min_offset
+    if 2 * is_off.sum() >= len(size) and _are_degrees(direction, motion.displacement):
+        problem = f"heading: more than {min_offset:.0f} degrees from the direction of motion for "
+        raise SceneError(_message(is_off, f"{problem}{{share}}: in degrees? {remedy}", where))
+    offset, is_common = _common_offset(error)
+    is_shared = len(size) > 1 and is_common.mean() >= COMMON_FRACTION
+    if is_shared and min_offset < abs(offset) < REVERSE_DEGREES:
+        problem = f"heading: {offset:+.0f} degrees from the direction of motion for "
+        cause = "degrees, or another zero?"
+        raise SceneError(_message(is_common, f"{problem}{{share}}: {cause} {remedy}", where))
 
-    # Some vehicles reverse, but not most of them; one or two do so slowly.
+    # Some vehicles reverse, but not most of them, and one or two do so slowly.
     is_reversed = size > REVERSE_DEGREES
     is_wrong = (size > MAX_ERROR_DEGREES) & ~is_reversed
     speed = motion.path / (motion.is_used.sum(1) * motion.span_s)
-    if len(size) < MIN_COMMON:
-        is_wrong |= is_reversed & (speed > MAX_REVERSE_M_S)
-    elif 2 * is_reversed.sum() > len(size):
+    too_many = 2 * is_reversed.sum() > len(size)
+    if is_few:
+        too_many = is_reversed.all() and bool((speed > MAX_REVERSE_M_S).all())
+    if too_many:
         is_wrong |= is_reversed
     if is_wrong.any():
         median = float(np.median(size[is_wrong]))
-        wrong_problem = (
+        problem = (
             f"heading: more than {MAX_ERROR_DEGREES:.0f} degrees from the direction of motion for "
             f"{{share}} (median {median:.0f}); {remedy}"
         )
-        _report(is_wrong, wrong_problem, where)
+        _report(is_wrong, problem, where)
+
+
+def _common_offset(error: np.ndarray) -> tuple[float, np.ndarray]:
+    """The mean of errors [M] in degrees, and bool [M], True for errors close to it."""
+    mean = np.exp(1j * np.radians(error)).mean()
+    offset = float(np.degrees(np.angle(mean)))
+    return offset, np.abs((error - offset + 180) % 360 - 180) < COMMON_DEGREES
+
+
+def _are_degrees(direction: np.ndarray, displacement: np.ndarray) -> bool:
+    """Whether headings are small numbers of degrees that were read as radians.
+
+    `direction` [M, S] are unit vectors of the headings. A number up to 2 pi was wrapped.
+    """
+    heading = np.angle(direction.sum(1))
+    motion_degrees = np.degrees(np.angle(displacement.sum(1)))
+    candidates = heading + np.array([[-2.0], [0.0], [2.0]]) * np.pi
+    difference = np.abs(candidates - motion_degrees).min(0)
+    return bool((difference < DEGREES_MATCH).mean() >= COMMON_FRACTION)
 
 
 # ---- frame of the lanes --------------------------------------------------------------------------

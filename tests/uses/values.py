@@ -191,6 +191,18 @@ def twice() -> None:
 
 
 DRIVING_DIRECTION = np.arctan2(1, 5)  # of the tracks, vx 5 m/s and vy 1 m/s
+
+
+def far_lanes() -> None:
+    drive()()
+    tables.write_lanes(Path("drives/lanes.json"), {"points": [[2000, 0], [2100, 0]]}, geojson=False)
+
+
+def one_reverses(table: pd.DataFrame) -> np.ndarray:
+    """Headings of two cars, of which one drives backwards."""
+    return np.where(table.track_id == "a", DRIVING_DIRECTION - np.pi, DRIVING_DIRECTION)
+
+
 READ_TABLE = "preprocess table drives s --workers 1"
 TABLES = {  # table, and the rest of the line
     "in millimetres": (
@@ -203,7 +215,7 @@ TABLES = {  # table, and the rest of the line
     ),
     "in feet": (
         drive(x=lambda t: 3.281 * t.x, y=lambda t: 3.281 * t.y, vx=5.0, vy=1.0),
-        "vx: speeds are 0.305 times",
+        "vx, vy: speeds are 0.305 times .* for 2 of 2 moving agents",
     ),
     "at 300 m/s": (drive(x=lambda t: 30.0 * t.step), "the 99th percentile of the speed is 300 m/s"),
     "with jumps of 900 m": (
@@ -228,19 +240,31 @@ TABLES = {  # table, and the rest of the line
     "with lanes of YAML": (lanes_of_yaml, "lanes.json: "),
     "with velocities of zero": (
         drive(vx=0.0, vy=0.0),
-        "vx: speeds are 0 times the displacements per second",
+        "vx, vy: zero for 2 of 2 moving agents; remove the columns",
     ),
     "with velocities in mm/s": (
         drive(vx=5e3, vy=1e3),
-        "vx: speeds are 1e.03 times the displacements per second",
+        "vx, vy: speeds are 1e.03 times the displacements per second",
     ),
     "with compass headings": (
         drive(heading=np.pi / 2 - DRIVING_DIRECTION),
-        "heading: differs from the direction of motion by 67 deg",
+        "heading: [+]67 degrees from the direction of motion for 2 of 2 moving agents",
     ),
     "with vx and vy exchanged": (
         drive(vx=1.0, vy=5.0),
-        "vx: differs from the direction of .* by 67 .*exchanged",
+        "vx, vy: more than 40 degrees from .* for 2 of 2 moving agents: are vx and vy exchanged",
+    ),
+    "in longitudes and latitudes of one car": (
+        drive(track_id="a", step=range(220), x=lambda t: 11.5 + 1e-6 * t.step, y=48.1),
+        "at .11.5, 48.1.: degrees instead of metres",
+    ),
+    "with velocities in the frames of the cars": (
+        drive(x=lambda t: -t.x, vx=5.1, vy=0.0),
+        "vx, vy: .* for 2 of 2 moving agents: in the frame of each agent",
+    ),
+    "with small headings in degrees": (
+        drive(y=lambda t: 5.0 * (t.track_id == "a"), heading=0.5),
+        "heading: more than 20 degrees .* for 2 of 2 moving agents: in degrees",
     ),
     "with timestamps of another period": (
         drive(timestamp=lambda t: 0.04 * t.step),
@@ -262,8 +286,8 @@ OPTIONS = {  # table, and options that make it readable
     "a row twice, of which one is dropped": (twice, "--drop-duplicates true"),
     "a fast table with a higher limit": (drive(x=lambda t: 30.0 * t.step), "--max-speed-m-s 400"),
     "steps with timestamps in milliseconds": (drive(timestamp=lambda t: 5.0 + 100 * t.step), ""),
-    "headings and velocities of a reversing car": (
-        drive(heading=DRIVING_DIRECTION - np.pi, vx=5.0, vy=1.0),
+    "headings and velocities of a reversing car and another one": (
+        drive(heading=one_reverses, vx=5.0, vy=1.0),
         "",
     ),
     "unsorted rows": (drive(x=reverse("x"), step=reverse("step")), ""),
@@ -271,6 +295,16 @@ OPTIONS = {  # table, and options that make it readable
 for use, (prepare_table, option) in OPTIONS.items():
     words = f"{READ_TABLE} {option}"
     CASES.append(Case(use, words, "val: 1 scenes, .* 0 skipped", prepare_table, status=0))
+
+CASES.append(
+    Case(
+        "a table with lanes 2 km away",
+        READ_TABLE,
+        "val: 1 scenes.*\n  warning val/drive.csv: lanes.json: no lane within 100 m of any agent",
+        far_lanes,
+        status=0,
+    )
+)
 
 # ---- command lines and Python --------------------------------------------------------------------
 

@@ -42,16 +42,23 @@ def bars() -> bool:
 def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Input and reason in one line.
 
-    Inputs with the same reason, such as the scenes of a broken map, share a line.
+    Inputs with the same cause share a line: reasons that differ in the input's name and in numbers
+    only, such as those of the scenes of a broken map, or of the windows of a table in degrees.
     """
-    inputs: dict[str, list[str]] = {}
+    inputs: dict[str, list[tuple[str, str]]] = {}
     for name, reason in skipped:
-        inputs.setdefault(reason, []).append(name)
-    for reason, names in inputs.items():
+        file_name, _, part = name.partition("#")
+        cause = reason.replace(file_name, "")
+        if part:
+            cause = cause.replace(part, "")
+        cause = re.sub(r"[-+]?\d[\d.,e+-]*", "0", cause)
+        inputs.setdefault(cause, []).append((name, reason))
+    for entries in inputs.values():
+        name, reason = entries[0]
         others = ""
-        if len(names) > 1:
-            others = f" and {len(names) - 1:,} more"
-        yield f"{names[0]}{others}: {reason}"
+        if len(entries) > 1:
+            others = f" and {len(entries) - 1:,} more"
+        yield f"{name}{others}: {reason}"
 
 
 def keep_arguments(folder: Path, args: argparse.Namespace, *names: str) -> None:

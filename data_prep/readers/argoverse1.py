@@ -38,6 +38,7 @@ from trajformer.scenes.scene import (
 PERIOD_S = 0.1
 NUM_HISTORY = 20
 NUM_FUTURE = 30
+LANE_DISTANCE_M = 3.0  # the included weights were trained with it
 # At least ten times the largest published sequence, and several times the largest city.
 MAX_FILE_BYTES = 16 << 20
 MAX_ROWS = 50_000
@@ -115,7 +116,9 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         velocity, heading, length = estimate_motion(position, valid, NUM_HISTORY, PERIOD_S)
         # OTHERS may be pedestrians, but most are vehicles.
         everyone = np.ones(len(valid), bool)
-        heading = face_along_lanes(heading, length, position, valid, everyone, lanes)
+        heading = face_along_lanes(
+            heading, length, position, valid, everyone, lanes, LANE_DISTANCE_M
+        )
         origin = observed_path[-1].copy()
         agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
         name = (path.stem, self.name, split, city)

@@ -160,16 +160,20 @@ def add_workers(parser: Parser) -> None:
 def add_fields(parser: Parser, kind: type[Any]) -> None:
     """Add an option for each field of a dataclass, with help from its docstring.
 
-    The option of `map_radius_m` is --map-radius-m.
+    The option of `map_radius_m` is --map-radius-m. That of a bool may have no value, which is true.
     """
     documented = docstring_parser.parse(kind.__doc__ or "").params
     help_of = {param.arg_name: param.description for param in documented}
     types = get_type_hints(kind)
     group = parser.add_argument_group(f"options of {kind.__name__}")
     for item in fields(kind):
+        flag: dict[str, Any] = {}
+        if types[item.name] is bool:
+            flag = {"nargs": "?", "const": True}
         group.add_argument(
             "--" + item.name.replace("_", "-"),
             type=types[item.name],
             default=item.default,
             help=help_of.get(item.name, ""),
+            **flag,
         )

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.readers.table.clock import EQUAL, MAX_DRIFT
+from data_prep.readers.table.clock import EQUAL, MAX_DRIFT, MAX_OFF_GRID
 from data_prep.readers.table.dates import date_text
 
 UNITS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # per second
@@ -13,6 +13,9 @@ _MIN_PERIOD_S = 0.005
 _MAX_PERIOD_S = 10.0
 _SAME_PERIOD = 0.25  # relative difference of two periods
 _DRIFT = 0.03  # a larger relative difference is another period
+_OTHER_PERIOD = 1.15  # ratio of the periods of two sensors
+_MIN_GAPS = 10  # of a track, to know its period
+_NUM_COMPARED = 5  # times before and after a leap
 _SHARP = 0.9  # mean resultant length of phases that are alike
 _RESAMPLE = "--resample true interpolates the tracks"
 
@@ -81,7 +84,9 @@ def clock_problem(
 
     The cause is the unit, the period, a drift, several phases or jitter; `names` are the tracks'.
     """
-    row = int(is_off.argmax())
+    # With a wrong period, rows on the grid count as off, too.
+    is_far = is_off & (np.abs(time - np.rint(time)) > MAX_OFF_GRID)
+    row = int(np.where(is_far.any(), is_far, is_off).argmax())
     value = column.text(float(time[row]))
     gap = usual_gap(time, track) * column.period_s
     start = (
@@ -94,6 +99,9 @@ def clock_problem(
     if hint:
         return f"{start} (they are mostly {gap:.4g} s apart; {hint})"
 
+    periods = _periods(column, time, track, names)
+    if periods:
+        return f"{start} ({periods}; {_RESAMPLE})"
     gaps = _gaps(time, track)
     usual = np.median(gaps)
     regular = gaps[np.abs(gaps - usual) < 0.5 * usual]
@@ -112,6 +120,28 @@ def clock_problem(
         return f"{start} ({phases}; {_RESAMPLE})"
     share = f"{is_off.mean():.0%} of the rows are over a quarter of a period off"
     return f"{start} (jitter: {share}; {_RESAMPLE})"
+
+
+def _periods(column: TimeColumn, time: np.ndarray, track: np.ndarray, names: list[str]) -> str:
+    """Two tracks with different periods, else ""."""
+    order = np.lexsort((time, track))
+    is_same = np.diff(track[order]) == 0
+    gap = np.diff(time[order])[is_same]
+    track_of_gap = track[order][1:][is_same]
+    shortest = (np.inf, "")
+    longest = (0.0, "")
+    for code in np.unique(track_of_gap).tolist():
+        gaps = gap[track_of_gap == code]
+        if len(gaps) < _MIN_GAPS:
+            continue
+        period = float(np.median(gaps))
+        shortest = min(shortest, (period, names[code][:40]))
+        longest = max(longest, (period, names[code][:40]))
+    if longest[0] < _OTHER_PERIOD * shortest[0]:
+        return ""
+    one = f"{longest[0] * column.period_s:.4g} s ({longest[1]!r})"
+    other = f"{shortest[0] * column.period_s:.4g} s ({shortest[1]!r})"
+    return f"tracks have periods of {one} and {other}, as from several sensors"
 
 
 def _phases(column: TimeColumn, time: np.ndarray, track: np.ndarray, names: list[str]) -> str:
@@ -139,15 +169,60 @@ def _phases(column: TimeColumn, time: np.ndarray, track: np.ndarray, names: list
     )
 
 
-def precision_problem(column: TimeColumn, stamp: np.ndarray) -> str:
-    """The problem of timestamps float64 [n] that were rounded to float32, else ""."""
-    largest = np.float32(np.abs(stamp).max())
-    spacing = float(np.spacing(largest))
+def precision_problem(column: TimeColumn, stamp: np.ndarray, track: np.ndarray) -> str:
+    """The problem of timestamps float64 [n] that were rounded to float32, else "".
+
+    Then they are whole multiples of a large number, or, if they were also rounded to the digits of
+    float32, tracks (int64 [n]) have many rows at one time.
+    """
+    spacing = float(np.spacing(np.float32(np.abs(stamp).max())))
     if column.has_dates or spacing < column.per_period / 4:
         return ""
-    if (stamp.astype(np.float32) != stamp).any():
+    _, codes = np.unique(track, return_inverse=True)
+    rows_of_track = int(np.bincount(codes).max())
+    is_repeated = rows_of_track > 2 * len(np.unique(stamp))
+    if not is_repeated and (stamp.astype(np.float32) != stamp).any():
         return ""
     return (
-        f"timestamp: stored in single precision, in which {stamp[0]:.12g} is exact to "
-        f"{spacing:g} only; write it with 64 bits, or subtract the first timestamp"
+        f"timestamp: precision was lost: {stamp[0]:.12g} in single precision is exact to "
+        f"{spacing:g} only; write it with 64 bits and all digits, or subtract the first timestamp"
     )
+
+
+def _leaps(offset: np.ndarray) -> list[int]:
+    """Indices from which on the offset float64 [n] of two clocks, in periods, is another one."""
+    leaps = []
+    for index in (np.flatnonzero(np.abs(np.diff(offset)) > 1.0) + 1).tolist():
+        # A single time may be wrong, or late.
+        before = np.median(offset[max(index - _NUM_COMPARED, 0) : index])
+        after = np.median(offset[index : index + _NUM_COMPARED])
+        if abs(after - before) > 1.0:
+            leaps.append(index)
+    return leaps
+
+
+def compare_clocks(step: np.ndarray, stamp: np.ndarray, period_s: float) -> tuple[str, np.ndarray]:
+    """Compare timestamps float64 [n], in any unit, with ascending steps int64 [n].
+
+    Returns the problem, "" if the period is right; and the steps before which timestamps leap by
+    more than a period, int64, ascending.
+    """
+    no_leaps = np.zeros(0, np.int64)
+    is_known = np.isfinite(stamp)
+    present, row = np.unique(step[is_known], return_index=True)
+    if len(present) < 2:
+        return "", no_leaps
+    num_steps = np.diff(present)
+    gap = np.diff(stamp[is_known][row])
+    usual = float(np.median(gap / num_steps))
+    for per_second in UNITS.values():
+        if abs(usual / (per_second * period_s) - 1) < _SAME_PERIOD:
+            offset = stamp[is_known][row] / (per_second * period_s) - present
+            return "", present[_leaps(offset)]
+    if usual <= 0:
+        return "", no_leaps
+    problem = (
+        f"timestamp: {usual:.4g} apart from step to step, expected {period_s:g} s; "
+        "--period-s and --step-interval set the clock, or remove the column"
+    )
+    return problem, no_leaps

@@ -15,16 +15,9 @@ from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.raw_file import cached_by_file
-from data_prep.readers.table.checks import check_clock
 from data_prep.readers.table.estimates import RowEstimates, estimate_scenes
 from data_prep.readers.table.lanes import find_lanes, lanes_near
-from data_prep.readers.table.table_file import (
-    MAX_BYTES,
-    REQUIRED,
-    TIME,
-    TableColumns,
-    read_table,
-)
+from data_prep.readers.table.table_file import MAX_BYTES, REQUIRED, TIME, read_table
 from data_prep.readers.table.timeline import TimeOptions
 from data_prep.readers.table.tracks import KINDS, TableTracks
 from data_prep.readers.table.windows import Scenes, cut_scenes
@@ -139,19 +132,19 @@ class Table(Config, limits=_LIMITS):
         step = scenes.step
         if name not in scenes.cuts:
             raise SceneError(f"{path}: scene_id: there is no scene {name!r}")
-        if scenes.unused:
-            warn(f"{path}: {scenes.unused}")
+        if scenes.note:
+            warn(f"{path}: {scenes.note}")
         cut = scenes.cuts[name]
         rows = scenes.rows(cut, self.num_history)
         if self.drop_duplicates:
             keys = np.stack([step[rows], columns.code["track_id"][rows]])
             _, first = np.unique(keys, axis=1, return_index=True)
             rows = rows[np.sort(first)]
+        if cut.problem:
+            where = f"{path}: scene {cut.recording}" if item.part else str(path)
+            raise SceneError(f"{where}: {cut.problem}")
         try:
-            if cut.problem:
-                raise SceneError(cut.problem)
             scene_columns = columns.take(rows)
-            self._check_clock(scene_columns, step[rows] - cut.first_step)
             tracks = TableTracks(scene_columns, step[rows], cut, self.num_history)
             estimates = None
             if not tracks.has_motion():
@@ -161,13 +154,6 @@ class Table(Config, limits=_LIMITS):
         except SceneError as error:
             where = f"{path}: scene {name}" if item.part else str(path)
             raise SceneError(f"{where}: {error}") from error
-
-    def _check_clock(self, columns: TableColumns, step: np.ndarray) -> None:
-        """Compare the clocks of the observed rows, whose steps int64 [n] count from 0."""
-        if "step" in columns.number and "timestamp" in columns.number:
-            is_observed = step < self.num_history
-            timestamp = columns.number["timestamp"][is_observed]
-            check_clock(step[is_observed], timestamp, self.period_s)
 
     def _scene(
         self,

@@ -24,14 +24,14 @@ class Resampled(NamedTuple):
         group: recording of each row, int64 [n].
         step: int64 [n].
         known_step: int64 [n], the step from which on both rows of the interpolation are known.
-        is_unused: bool, True for the original rows without an effect.
+        is_isolated: bool [m], True for original rows without a neighbor or a step of their own.
     """
 
     columns: TableColumns
     group: np.ndarray
     step: np.ndarray
     known_step: np.ndarray
-    is_unused: np.ndarray
+    is_isolated: np.ndarray
 
 
 def resample(
@@ -76,10 +76,9 @@ def resample(
     fraction[is_between] = ((step - time_of_row[left])[is_between]) / length[is_between]
     known_step = np.where(is_between, first[right], step)
 
-    is_unused = np.ones(len(time), bool)
-    is_unused[order[left]] = False
-    is_unused[order[right]] = False
-    is_unused[twins] = False
+    is_isolated = np.zeros(len(time), bool)
+    has_neighbor = is_linked | np.append(False, is_linked[:-1])
+    is_isolated[order] = ~has_neighbor & ~is_on_step
     resampled = _interpolate(columns, order[left], order[right], fraction)
     new_group = group[order[left]]
     if len(twins) and not keep_first:
@@ -90,7 +89,7 @@ def resample(
         new_group = np.concatenate([new_group, group[twins]])
         step = np.concatenate([step, twin_step])
         known_step = np.concatenate([known_step, twin_step])
-    return Resampled(resampled, new_group, step, known_step, is_unused)
+    return Resampled(resampled, new_group, step, known_step, is_isolated)
 
 
 def _interpolate(

@@ -5,8 +5,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.readers.table.clock import MAX_OFF_GRID, Steps, follow, repeats_step
-from data_prep.readers.table.clock_problems import TimeColumn, clock_problem, precision_problem
+from data_prep.readers.table.clock import (
+    MAX_OFF_GRID,
+    Steps,
+    follow,
+    repeats_step,
+)
+from data_prep.readers.table.clock_problems import (
+    TimeColumn,
+    clock_problem,
+    compare_clocks,
+    precision_problem,
+    usual_gap,
+)
 from data_prep.readers.table.dates import EXAMPLE
 from data_prep.readers.table.resample import Resampled, resample
 from data_prep.readers.table.restarts import MIXED, recordings
@@ -63,6 +74,7 @@ class Timeline:
         self.names: list[str] = []
         self.problems: dict[int, str] = {}
         self._unused: Counter[str] = Counter()  # by reason
+        self._notes: list[str] = []
 
         self._name = "step"
         if "step" not in columns.number or (options.resample and "timestamp" in columns.number):
@@ -89,9 +101,14 @@ class Timeline:
         self._first_time[has_rows] = self._time[self.row[begin[has_rows]]]
         stamp = self._time[self.row]
         self.time = (stamp - self._first_time[self.group]) / self._per_period
-        problem = ""
         if self._name == "timestamp" and len(stamp):
-            problem = precision_problem(self._clock._replace(first=float(stamp[0])), stamp)
+            self._check_precision(stamp)
+
+    def _check_precision(self, stamp: np.ndarray) -> None:
+        """Note the problem of all recordings if their timestamps [n] were rounded."""
+        clock = self._clock._replace(first=float(stamp[0]))
+        track = self.columns.code["track_id"][self.row]
+        problem = precision_problem(clock, stamp, self.group * (int(track.max()) + 1) + track)
         if problem:
             self.problems = dict.fromkeys(range(len(self.names)), problem) | self.problems
 
@@ -113,6 +130,9 @@ class Timeline:
             name = words[code]
             if number_of_scene > 0:
                 name = f"{name}-p{number_of_scene + 1}"
+                self._notes.append(
+                    f"{self._name}: goes back, so the rows after it are the recording {name[:60]!r}"
+                )
             if not _is_file_name(name):
                 self.problems[index] = _NO_FILE_NAME
                 name = ascii(name)
@@ -156,6 +176,8 @@ class Timeline:
             return "empty or NaN"
         if np.isinf(value) and self._name == "timestamp" and self.columns.has_dates:
             return f"no ISO date, such as {EXAMPLE}"
+        if np.isinf(value) and self._name == "timestamp":
+            return f"infinite, or neither a number nor an ISO date, such as {EXAMPLE}"
         if np.isinf(value):
             return "infinite or no number"
         if self._name == "step":
@@ -180,9 +202,27 @@ class Timeline:
             is_off[rows] = followed.is_off
             distance[rows] = followed.distance
         track = self.columns.code["track_id"][self.row]
-        steps = Steps(step + self._first_step(), stretch, is_off, distance)
+        step += self._first_step()
+        if self._name == "step" and "timestamp" in self.columns.number:
+            stretch += self._leaps(step)
+        steps = Steps(step, stretch, is_off, distance)
         is_off |= repeats_step(self.group, track, self.time, steps)
         return steps
+
+    def _leaps(self, step: np.ndarray) -> np.ndarray:
+        """Number of leaps of the timestamps before each row, int64 [n], for steps [n] of the table.
+
+        Notes recordings with timestamps of another period than the option's.
+        """
+        num_leaps = np.zeros(len(step), np.int64)
+        stamp = self.columns.number["timestamp"][self.row]
+        for index in range(len(self.names)):
+            rows = self.rows_of(index)
+            problem, leaps = compare_clocks(step[rows], stamp[rows], self.options.period_s)
+            if problem:
+                self.problems.setdefault(index, problem)
+            num_leaps[rows] = np.searchsorted(leaps, step[rows], "right")
+        return num_leaps
 
     def _first_step(self) -> np.ndarray | int:
         """Number of the first step of each row's recording: 0 unless steps are given."""
@@ -201,7 +241,7 @@ class Timeline:
         columns = self.columns.take(self.row)
         keep_first = self.options.drop_duplicates
         rows = resample(columns, self.group, self.time, self.options.period_s, keep_first)
-        self.count_unused(int(rows.is_unused.sum()), _ISOLATED)
+        self.count_unused(int(rows.is_isolated.sum()), _ISOLATED)
         return rows
 
     def count_unused(self, number: int, reason: str) -> None:
@@ -209,13 +249,17 @@ class Timeline:
         if number:
             self._unused[reason] += number
 
-    def unused_text(self) -> str:
-        """One line on the rows that are in no scene, "" if there are none."""
-        if not self._unused:
-            return ""
-        reasons = [f"{number} {reason}" for reason, number in self._unused.most_common()]
-        total = self._unused.total()
-        return f"{total} of {len(self._time)} rows are not used: {'; '.join(reasons)}"
+    def note(self) -> str:
+        """One line on the rows that are in no scene and on a clock set back, "" without any."""
+        notes = self._notes[:1]
+        if len(self._notes) > 1:
+            notes.append(f"{len(self._notes) - 1} more such recordings")
+        if self._unused:
+            reasons = [f"{number} {reason}" for reason, number in self._unused.most_common()]
+            total = self._unused.total()
+            rows = f"{total} of {len(self._time)} rows are not used"
+            notes.append(f"{rows}: {'; '.join(reasons)}")
+        return "; ".join(notes)
 
     def problem(self, index: int, is_off: np.ndarray) -> str:
         """Why the rows of a recording with `is_off`, bool [n] of all rows, fit no step."""
@@ -232,12 +276,15 @@ class Timeline:
         names = self.columns.word["track_id"]
         return clock_problem(clock, self.time[rows], track[self.row[rows]], names, off)
 
-    def interval_problem(self, interval: float) -> str:
+    def interval_problem(self, index: int, interval: float) -> str:
         """The problem of a recording whose steps with rows are `interval` apart."""
         start = f"most steps are missing: steps with rows are {interval:g} apart"
         if self._name == "step":
             return f"{start}; --step-interval {interval * self._per_period:g} fits"
-        gap_s = interval * self.options.period_s
+        rows = self.rows_of(index)
+        track = self.columns.code["track_id"][self.row[rows]]
+        gap = usual_gap(self.time[rows], track) or interval
+        gap_s = gap * self.options.period_s
         hint = self._clock.unit_hint(gap_s)
         if hint:
             return f"{start}; {hint}"

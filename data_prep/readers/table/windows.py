@@ -14,13 +14,18 @@ _REFUSED = "where many rows are between two steps (--resample true interpolates 
 
 
 class Cut(NamedTuple):
-    """One scene: the sorted rows `begin` to `end`, its first step and its T; or its problem."""
+    """One scene: the sorted rows `begin` to `end`, its first step and its T; or its problem.
+
+    `recording` is the name of the scene before it was cut into windows. Windows with one problem
+    are listed in one line.
+    """
 
     begin: int
     end: int
     first_step: int = 0
     num_steps: int = 0
     problem: str = ""
+    recording: str = ""
 
 
 class Scenes(NamedTuple):
@@ -33,8 +38,8 @@ class Scenes(NamedTuple):
         known_step: int64 [n], the step at which the values of a row are known: later than `step`
             for interpolated values.
         cuts: the scenes by id, sorted by recording and first step.
-        unused: one line on the rows without a scene, "" if there are none. Rows of scenes with a
-            problem and rows after the last window are not counted.
+        note: one line on rows without a scene and on a clock set back, "" without any. Rows of
+            scenes with a problem and rows after the last window are not counted.
     """
 
     columns: TableColumns
@@ -42,7 +47,7 @@ class Scenes(NamedTuple):
     step: np.ndarray
     known_step: np.ndarray
     cuts: dict[str, Cut]
-    unused: str
+    note: str
 
     def rows(self, cut: Cut, num_history: int) -> np.ndarray:
         """Rows of a scene, int64.
@@ -76,14 +81,16 @@ def cut_scenes(columns: TableColumns, stem: str, options: TimeOptions) -> Scenes
         for key, cut in made.items():
             if key in cuts:
                 cut = cut._replace(problem="scene_id: also the name of a window")
-            cuts[key] = cut
+            cuts[key] = cut._replace(recording=name)
+    # Distances in time between two stretches are not known.
+    num_stretches = int(rows.stretch.max(initial=0)) + 1
     return Scenes(
         columns=rows.columns,
-        recording=rows.group,
+        recording=rows.group * num_stretches + rows.stretch,
         step=rows.step,
         known_step=rows.known_step,
         cuts=cuts,
-        unused=timeline.unused_text(),
+        note=timeline.note(),
     )
 
 
@@ -96,6 +103,7 @@ class _Rows(NamedTuple):
         step: int64 [n].
         known_step: int64 [n], see `Scenes`.
         stretch: grid of the step, int64 [n].
+        is_twin: bool [n], True for a row of a track that has another row for the step.
         is_off: bool, True for each row of the timeline between two steps.
         off_group: recording, int64 [m].
         off_step: the step before, int64 [m].
@@ -106,6 +114,7 @@ class _Rows(NamedTuple):
     step: np.ndarray
     known_step: np.ndarray
     stretch: np.ndarray
+    is_twin: np.ndarray
     is_off: np.ndarray
     off_group: np.ndarray
     off_step: np.ndarray
@@ -113,34 +122,39 @@ class _Rows(NamedTuple):
 
 def _used_rows(timeline: Timeline) -> _Rows:
     """Rows with a step: the rows on the grid of their recording, or interpolated ones."""
-    none = np.zeros(0, np.int64)
     if timeline.options.resample:
-        rows = timeline.resample()
-        order = np.lexsort((rows.step, rows.group))
+        resampled = timeline.resample()
+        order = np.lexsort((resampled.step, resampled.group))
+        columns = resampled.columns.take(order)
+        group = resampled.group[order]
+        step = resampled.step[order]
+        known_step = resampled.known_step[order]
         stretch = np.zeros(len(order), np.int64)
-        return _Rows(
-            columns=rows.columns.take(order),
-            group=rows.group[order],
-            step=rows.step[order],
-            known_step=rows.known_step[order],
-            stretch=stretch,
-            is_off=np.zeros(len(timeline.row), bool),
-            off_group=none,
-            off_step=none,
-        )
-    steps = timeline.steps()
-    is_on = ~steps.is_off
-    step = steps.step[is_on]
-    return _Rows(
-        columns=timeline.columns.take(timeline.row[is_on]),
-        group=timeline.group[is_on],
-        step=step,
-        known_step=step,
-        stretch=steps.stretch[is_on],
-        is_off=steps.is_off,
-        off_group=timeline.group[steps.is_off],
-        off_step=steps.step[steps.is_off],
-    )
+        is_off = np.zeros(len(timeline.row), bool)
+        off_step = np.zeros(0, np.int64)
+    else:
+        steps = timeline.steps()
+        is_off = steps.is_off
+        columns = timeline.columns.take(timeline.row[~is_off])
+        group = timeline.group[~is_off]
+        step = steps.step[~is_off]
+        known_step = step
+        stretch = steps.stretch[~is_off]
+        off_step = steps.step[is_off]
+    is_twin = np.zeros(len(step), bool)
+    if not timeline.options.drop_duplicates:
+        is_twin = _twins(group, step, columns.code["track_id"])
+    off_group = timeline.group[is_off]
+    return _Rows(columns, group, step, known_step, stretch, is_twin, is_off, off_group, off_step)
+
+
+def _twins(group: np.ndarray, step: np.ndarray, track: np.ndarray) -> np.ndarray:
+    """Rows whose track has an earlier row for the step, bool [n]; all arguments are [n]."""
+    is_twin = np.zeros(len(step), bool)
+    order = np.lexsort((track, step, group))
+    keys = np.stack([group, step, track])[:, order]
+    is_twin[order[1:]] = (np.diff(keys) == 0).all(0)
+    return is_twin
 
 
 def _cut_recording(
@@ -156,7 +170,7 @@ def _cut_recording(
     if is_regular and len(present) > 1:
         interval = float(np.median(np.diff(present)))
         if interval > 1:
-            problem = timeline.interval_problem(interval)
+            problem = timeline.interval_problem(index, interval)
             return {name: Cut(begin, end, problem=problem)}
 
     # Each stretch has its own grid.
@@ -183,6 +197,7 @@ def _cut_recording(
                 key = name
             cuts[key] = cut._replace(begin=first_row + cut.begin, end=first_row + cut.end)
     if cuts:
+        cuts = _without_twins(cuts, rows, begin, end)
         timeline.count_unused(num_short, _SHORT)
         timeline.count_unused(num_refused, _REFUSED)
         timeline.count_unused(len(off_step), _OFF_GRID)
@@ -200,6 +215,28 @@ def _cut_recording(
     else:
         problem = "no window has an agent in the last second of its history"
     return {name: Cut(begin, end, problem=problem)}
+
+
+def _without_twins(cuts: dict[str, Cut], rows: _Rows, begin: int, end: int) -> dict[str, Cut]:
+    """Scenes of a recording with rows `begin` to `end`; two rows for one step are a problem."""
+    twins = begin + np.flatnonzero(rows.is_twin[begin:end])
+    if not len(twins):
+        return cuts
+    code = rows.columns.code["track_id"][twins[0]]
+    track = rows.columns.word["track_id"][code]
+    problem = (
+        "track_id (--drop-duplicates true uses the first row): two rows for step "
+        f"{rows.step[twins[0]]} of track {track[:40]!r}"
+    )
+    if len(twins) > 1:
+        problem += f", and {len(twins) - 1} other rows twice"
+    checked = {}
+    for name, cut in cuts.items():
+        first, last = np.searchsorted(twins, (cut.begin, cut.end))
+        if first < last:
+            cut = cut._replace(problem=problem)
+        checked[name] = cut
+    return checked
 
 
 def _windows(

@@ -33,7 +33,7 @@ class Scenes(NamedTuple):
 
     Attributes:
         columns: the n usable rows, sorted by scene and step.
-        recording: number of the recording of each row, int64 [n].
+        recording: number of the recording and its stretch of each row, int64 [n].
         step: int64 [n].
         known_step: int64 [n], the step at which the values of a row are known: later than `step`
             for interpolated values.

@@ -1,11 +1,13 @@
 """The recipe that `trajformer train` reads from --config, --resume and its other options."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli import error_line, run
 
+from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.names import read_recipe, recipe_file
 from trajformer.training import run as run_file
 
@@ -83,3 +85,40 @@ def test_a_missing_recipe_or_run_is_one_error_line(
     assert "moon: no such file and no recipe of this name" in line
     line = error_line(capsys, "train", "--resume", "--out", tmp_path / "nowhere")
     assert "nowhere: no run to resume there; correct --out" in line
+
+
+INIT = ("--init", "pretrained:se2former_argoverse1")
+
+
+def test_sizes_that_are_not_given_come_from_the_checkpoint_init(
+    tmp_path: Path, started: list[tuple[str, Any]]
+) -> None:
+    _, of_init = load_checkpoint(INIT[1])
+    (tmp_path / "part.yaml").write_text("model: {se2former: {num_future: 30}}\nseed: 4\n")
+    (tmp_path / "all.yaml").write_text(f"init: {INIT[1]}\n")
+    assert run("train", *INIT, "--out", "run") == 0
+    assert run("train", "--config", tmp_path / "part.yaml", *INIT, "--out", "run") == 0
+    assert run("train", "--config", tmp_path / "all.yaml", "--out", "run") == 0
+    for _, recipe in started:
+        assert recipe.model == of_init.model
+        assert recipe.data.batch == of_init.data.batch
+        assert recipe.init == INIT[1]
+    assert [recipe.seed for _, recipe in started] == [0, 4, 0]
+
+
+def test_given_fields_override_those_of_the_checkpoint_init(
+    started: list[tuple[str, Any]],
+) -> None:
+    assert run("train", *INIT, "--model.se2former.modes", 3, "--out", "run") == 0
+    [(_, recipe)] = started
+    _, of_init = load_checkpoint(INIT[1])
+    assert recipe.model == replace(of_init.model, modes=3)
+
+
+def test_a_recipe_for_another_model_than_the_checkpoint_init_is_one_error_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = error_line(capsys, "train", *INIT, "--config", "crowd_sdd", "--out", "r")
+    assert "the checkpoint and the recipe have crowd and se2former" in line
+    line = error_line(capsys, "train", "--init", "nowhere.ckpt", "--out", "r")
+    assert "init: nowhere.ckpt: no such checkpoint" in line

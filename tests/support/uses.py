@@ -49,7 +49,10 @@ PRELOAD = [
     "trajformer.recipes.checkpoint",
     "trajformer.training.run",
 ]
-PROGRESS = re.compile(r"epoch \d+|stopping after this step")  # of a training, on standard error
+# of a training, on standard error; the second is printed if a command is slow
+PROGRESS = re.compile(
+    r"train: |trajformer \w+: loading|epoch \d+|step \d+|stopping after this step"
+)
 TEMPORARY = re.compile(r"\.tmp$|^\.")  # names that no command may leave behind
 STOP_S = 20.0  # between a signal and the end of all processes; 5 s on a machine without other work
 TABLES = [f"uses.{path.stem}" for path in sorted((ROOT / "tests" / "uses").glob("*.py"))]

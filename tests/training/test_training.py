@@ -1,5 +1,7 @@
 """Training: files and length of a run, determinism, precision, clipping, and training scenes."""
 
+import re
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +23,14 @@ from trajformer.models.mmtransformer.model import MMTransformerConfig
 from trajformer.models.wayformer import WayformerConfig
 from trajformer.recipes.checkpoint import load_checkpoint, load_predictor
 from trajformer.recipes.recipe import TrainConfig
+from trajformer.scenes import notices
 from trajformer.scenes.scene import PolylineKind, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
 from trajformer.training.base import TaskModule
 from trajformer.training.forecasting import TASK, ForecastingModule, SceneData
+from trajformer.training.progress import duration_text
 from trajformer.training.run import train
 
 
@@ -288,6 +292,38 @@ def test_lines_show_the_step_of_a_length_in_steps(
         "step 3/3",
     ]
     assert " 0 s left" in lines[-1]
+
+
+def test_the_first_line_states_the_model_the_data_and_the_length(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trajformer.training.progress.FIRST_LINE_S", 0.0)
+    train(recipe(store, trainer={"epochs": 2}), TASK, tmp_path)
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert re.match(r"train: MMTransformer \(0.0\d M parameters\); \d+ items of .*store", first)
+    assert "2 epochs of " in first
+    assert second.startswith("epoch 1/2  ")
+    assert " left" in second
+
+
+def test_a_slow_step_has_a_line_and_a_quick_one_has_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with notices.notice("quick ..."):
+        pass
+    monkeypatch.setattr(notices, "NOTICE_S", 0.0)
+    with notices.notice("slow ..."):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "slow ...\n"
+
+
+def test_durations_are_in_units_that_matter() -> None:
+    assert [duration_text(seconds) for seconds in (45.2, 119.0, 725.0, 11_100.0)] == [
+        "45 s",
+        "119 s",
+        "12 min",
+        "3 h 5 min",
+    ]
 
 
 def test_a_training_builds_its_model_once(

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import trajformer
 from trajformer.cli.status import RERUN, exit_status
+from trajformer.scenes.notices import notice
 
 __all__ = ["COMMANDS", "RERUN", "exit_status", "load_command", "main", "run_command"]
 
@@ -64,6 +65,9 @@ COMMANDS = {
 }
 
 
+SLOW_IMPORTS = ("train", "demo")  # seconds, and half a minute on a busy machine
+
+
 def load_command(name: str) -> ModuleType:
     """The module of a command, imported only when it is used: `trajformer --help` is fast."""
     return import_module(f"trajformer.cli.{name}")
@@ -74,7 +78,11 @@ def run_command(name: str, words: Sequence[str]) -> None:
 
     The first word selects a variant, if the command has a variant of this name.
     """
-    module = load_command(name)
+    if name in SLOW_IMPORTS:
+        with notice(f"trajformer {name}: loading PyTorch and Lightning ..."):
+            module = load_command(name)
+    else:
+        module = load_command(name)
     variants = getattr(module, "VARIANTS", ())
     selected = [word for word in words[:1] if word in variants]
     parser = module.parser(*selected)

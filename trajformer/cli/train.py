@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ActionConfigFile, Namespace
 
 from trajformer.cli.files import refuse_inputs
@@ -11,13 +12,16 @@ from trajformer.cli.forecasters import warn_if_interrupted
 from trajformer.cli.parsing import Formatter, Parser, add_variant
 from trajformer.cli.tasks import TASKS
 from trajformer.errors import TrajformerError
+from trajformer.recipes.checkpoint import recipe_of
+from trajformer.recipes.checkpoint_files import read_checkpoint
 from trajformer.recipes.names import recipe_file
-from trajformer.recipes.plain import from_plain, schema
+from trajformer.recipes.plain import from_plain, schema, to_plain
 from trajformer.recipes.recipe import TrainConfig
 from trajformer.recipes.yaml_text import read_yaml
 
 VARIANTS = tuple(TASKS)
 CONFIG = "config.yaml"  # the recipe in the folder of a run
+OF_INIT = "\0init"  # a value of --config that no user can type, see `RecipeParser`
 
 
 class OtherTaskError(TrajformerError):
@@ -40,6 +44,9 @@ class RecipeAction(ActionConfigFile):
         Raises TrajformerError: the value is neither a file nor the name of a recipe, the file
         cannot be read, or the recipe is for another task than the parser (OtherTaskError).
         """
+        if value == OF_INIT:
+            super().__call__(parser, cfg, parser.init_text, option_string)
+            return
         file = recipe_file(value)
         files_before = [Path(str(path)).resolve() for path in cfg.get(self.dest) or ()]
         if file.resolve() in files_before:
@@ -54,8 +61,9 @@ class RecipeAction(ActionConfigFile):
 class RecipeParser(Parser):
     """A parser whose options override the recipes of --config, before and after this option.
 
-    With --resume and without --config, the recipe is that of the run. Unless the task is given on
-    the command line, it is that of the recipe.
+    With --resume and without --config, the recipe is that of the run. With --init, fields of the
+    model and of its input that are not given are those of the checkpoint. Unless the task is given
+    on the command line, it is that of the recipe.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -63,6 +71,7 @@ class RecipeParser(Parser):
         self.task = ""
         self.task_is_given = False  # on the command line
         self.recipes: list[str] = []  # values of --config so far
+        self.init_text = ""  # YAML of the fields that come from the checkpoint of --init
 
     def parse_words(self, words: list[str]) -> Namespace:
         """The values of a command line.
@@ -80,20 +89,65 @@ class RecipeParser(Parser):
 
     def _parse_with_recipes(self, words: list[str]) -> Namespace:
         self.recipes = []
-        args = super().parse_words(words)
-        recipes = list(args.config or ())
+        of_init = self._of_init(_option("--init", words), words)
+        args = super().parse_words([*of_init, *words])
+        recipes = [recipe for recipe in args.config or () if recipe]
         if args.resume and not recipes:
             recipes = [_recipe_of_run(args)]
         # A later value overrides an earlier one, so the recipes come first in a second pass.
         options = [word for recipe in recipes for word in ("--config", str(recipe))]
+        of_init = self._of_init(args.get("init"), words)
         self.recipes = []
-        return super().parse_words([*options, *words])
+        args = super().parse_words([*of_init, *options, *words])
+        if of_init:
+            _check_one_model(args)
+        return args
+
+    def _of_init(self, init: str | None, words: list[str]) -> list[str]:
+        """Words that set the fields of the checkpoint --init, if there is one."""
+        if not init or "--resume" in words or self.task != TrainConfig.task:
+            return []
+        self.init_text = _fields_of_init(init)
+        return ["--config", OF_INIT]
 
     def hint(self) -> str:
         """The end of error messages, with the recipes that were read."""
         if self.recipes:
             return f"recipe {', '.join(self.recipes)}; {super().hint()}"
         return super().hint()
+
+
+def _option(name: str, words: list[str]) -> str | None:
+    """The last value of an option on a command line, which is not parsed yet."""
+    value = None
+    for index, word in enumerate(words):
+        if word == name and index + 1 < len(words):
+            value = words[index + 1]
+        elif word.startswith(f"{name}="):
+            value = word.removeprefix(f"{name}=")
+    return value
+
+
+def _fields_of_init(init: str) -> str:
+    """The model, its batch settings and the unit of the checkpoint --init, as YAML.
+
+    Raises TrajformerError: the checkpoint cannot be read.
+    """
+    path = Path(init)
+    try:
+        plain = to_plain(recipe_of(path, read_checkpoint(path), TrainConfig))
+    except TrajformerError as error:
+        raise TrajformerError(f"init: {error}") from error
+    data = {"batch": plain["data"]["batch"], "unit": plain["data"]["unit"]}
+    return yaml.safe_dump({"model": plain["model"], "data": data})
+
+
+def _check_one_model(args: Namespace) -> None:
+    """Raise TrajformerError if the recipe is for another model than the checkpoint --init."""
+    given = [name for name, value in vars(args.model).items() if value is not None]
+    if len(given) > 1:
+        names = " and ".join(given)
+        raise TrajformerError(f"init: {args.init}: the checkpoint and the recipe have {names}")
 
 
 def _recipe_of_run(args: Namespace) -> Path:
@@ -151,7 +205,7 @@ def run(args: Namespace) -> None:
     stores = _stores(recipe)
     refuse_inputs(args.out, list(stores.items()))
     if not args.resume:
-        recipes = [("config", Path(str(path))) for path in args.config or ()]
+        recipes = [("config", Path(str(path))) for path in args.config or () if path]
         refuse_inputs(args.out / CONFIG, recipes)
     if args.task == TrainConfig.task:
         for store in set(stores.values()):

@@ -220,7 +220,9 @@ class TrainConfig(Recipe):
         first_stage: checkpoint of the trained model that a second stage (AgentFormer's sampler)
             starts from.
         init: checkpoint of the same model, `pretrained:NAME` for example, from which training
-            starts. Statistics that a model computes from its training scenes come from it, too.
+            starts. Statistics that a model computes from its training scenes come from it, too. On
+            the command line, fields of `model` and `data.batch` that are not given are those of
+            the checkpoint.
         augment: variations of the training scenes.
         optim: optimiser and schedule.
         trainer: length, device and precision.

@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 LINE_S = 60.0  # between lines
+FIRST_LINE_S = 5.0  # until the first line, with the first estimate of the remaining time
 
 
 class Clock:
@@ -26,6 +27,16 @@ class Clock:
         """Estimated seconds until the end, when this fraction of the training is completed."""
         completed_here = max(fraction - self.start_fraction, 1e-9)
         return self.elapsed_s() / completed_here * (1 - fraction)
+
+
+def duration_text(seconds: float) -> str:
+    """A time in the largest units that matter: `45 s`, `12 min` or `3 h 5 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def completed_fraction(trainer: L.Trainer, module: Any, epoch_fraction: float = 0.0) -> float:
@@ -52,11 +63,12 @@ def position_text(trainer: L.Trainer, module: Any) -> str:
 class Bar(TQDMProgressBar):
     """Lightning's progress bars without the version of the logger.
 
-    With a length in steps, which epochs do not show, the step and the remaining time are next to
-    the bar.
+    The remaining time of the whole training is next to the bar and, with a length in steps, which
+    epochs do not show, the step.
     """
 
     clock = Clock()
+    epoch_fraction = 0.0
 
     def on_train_start(self, trainer: L.Trainer, *rest: Any) -> None:
         """Set the length of the bar, which Lightning omits when a run resumes within an epoch."""
@@ -64,39 +76,44 @@ class Bar(TQDMProgressBar):
         self.on_train_epoch_start(trainer)
         self.clock = Clock(completed_fraction(trainer, trainer.lightning_module))
 
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Update the completed fraction of the epoch before the bar shows it."""
+        self.epoch_fraction = (batch_idx + 1) / trainer.num_training_batches
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
     def get_metrics(self, trainer: L.Trainer, pl_module: Any) -> dict[str, Any]:
         """The values next to the bar."""
         values = super().get_metrics(trainer, pl_module)
         values.pop("v_num", None)
-        if pl_module.config.trainer.num_epochs is not None:
-            return values
-        remaining_s = self.clock.remaining_s(completed_fraction(trainer, pl_module))
-        return {
-            "position": position_text(trainer, pl_module),
-            "left": f"{remaining_s:.0f} s",
-            **values,
-        }
+        fraction = completed_fraction(trainer, pl_module, self.epoch_fraction)
+        shown = {}
+        if pl_module.config.trainer.num_epochs is None:
+            shown["position"] = position_text(trainer, pl_module)
+        shown["left"] = duration_text(self.clock.remaining_s(fraction))
+        return {**shown, **values}
 
 
 class Lines(L.Callback):
-    """One line for each validation, and one each minute between them."""
+    """A line after a few seconds, one for each validation, and one each minute between them."""
 
     def __init__(self, shown: tuple[str, ...]) -> None:
         self.shown = shown  # metrics of a validation
         self.clock = Clock()
-        self.last_time = time.monotonic()
+        self.next_time = time.monotonic()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: Any) -> None:
         """Start the clock where a resumed run starts."""
         self.clock = Clock(completed_fraction(trainer, pl_module))
-        self.last_time = time.monotonic()
+        self.next_time = time.monotonic() + min(FIRST_LINE_S, LINE_S)
 
     @rank_zero_only
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Print a line if the last one is a minute old."""
-        if time.monotonic() - self.last_time >= LINE_S:
+        """Print a line if it is time for one."""
+        if time.monotonic() >= self.next_time:
             epoch_fraction = (batch_idx + 1) / trainer.num_training_batches
             self._write(trainer, pl_module, ("loss",), epoch_fraction)
 
@@ -109,9 +126,10 @@ class Lines(L.Callback):
         self, trainer: L.Trainer, module: Any, names: tuple[str, ...], epoch_fraction: float
     ) -> None:
         """Position, elapsed and remaining time, and metrics."""
-        self.last_time = time.monotonic()
+        self.next_time = time.monotonic() + LINE_S
         remaining_s = self.clock.remaining_s(completed_fraction(trainer, module, epoch_fraction))
-        times = f"{self.clock.elapsed_s():.0f} s, {remaining_s:.0f} s left"
+        elapsed = duration_text(self.clock.elapsed_s())
+        times = f"{elapsed}, {duration_text(remaining_s)} left"
         values = trainer.callback_metrics
         metrics = [f"{name} {float(values[name]):.3f}" for name in names if name in values]
         line = "  ".join([position_text(trainer, module), times, *metrics])

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import warnings
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import Recipe
 from trajformer.recipes.resume import check_resume
 from trajformer.scenes.files import lock_folder, write_atomically
+from trajformer.scenes.notices import notice
 from trajformer.training.base import Task, TaskData, TaskModule
 from trajformer.training.memory import keep_freed_memory
 from trajformer.training.progress import Bar, Lines
@@ -84,12 +85,14 @@ def train(
     torch.set_float32_matmul_precision("high")
 
     # The model, which checks the recipe, and the data. A module may complete the recipe.
-    module = _build_module(config, task)
-    data = task.data(config)
-    module.attach(data)
+    with _notice(progress, "building the model and reading the data"):
+        module = _build_module(config, task)
+        data = task.data(config)
+        module.attach(data)
     completed_steps = 0
     if last is None:
-        module.prepare(data)
+        with _notice(progress, "preparing the model with the training data"):
+            module.prepare(data)
     else:  # the checkpoint has the results of `prepare`
         completed_steps = check_resume(
             last, module.config, module.model, data.spec, data.train.name
@@ -108,6 +111,8 @@ def train(
             raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
         if resume and last is None and first_process:
             sys.stderr.write(f"{out}: has no {LAST} to resume from; a new run starts\n")
+        if first_process and progress:
+            sys.stderr.write(f"{start_line(module, data, completed_steps)}\n")
         fit(trainer, module, data, last)
         if first_process and not (out / BEST).exists():
             reason = "missing, and no epoch is left to replace it"
@@ -127,6 +132,28 @@ def _check_ranks(devices: int) -> None:
         if not has_launcher and (number != "0" or devices > 1):
             problem = f"{name}={number} in the environment, but no launcher of {devices} processes"
             raise TrajformerError(f"trainer.devices: {problem}; unset {name}")
+
+
+def _notice(progress: bool, step: str) -> AbstractContextManager[None]:
+    """A line of the first process if a step before the training takes seconds."""
+    if not progress or getattr(rank_zero_only, "rank", 0) != 0:
+        return nullcontext()
+    return notice(f"train: {step} ...")
+
+
+def start_line(module: TaskModule, data: TaskData, completed_steps: int = 0) -> str:
+    """The model, the data and the length of a training in one line."""
+    parameters = sum(parameter.numel() for parameter in module.model.parameters())
+    model = f"{type(module.model).__name__} ({parameters / 1e6:.2f} M parameters)"
+    items = f"{len(data.train):,} items of {data.train.name}, {len(data.val):,} to validate"
+    config = module.config
+    length = f"{config.num_steps:,} steps" if config.num_steps else ""
+    if config.trainer.num_epochs is not None:
+        steps = data.count_steps()
+        length = f"{config.trainer.num_epochs} epochs of {steps:,} steps"
+    if completed_steps:
+        length += f", {completed_steps:,} steps are completed"
+    return f"train: {model}; {items}; {length}; the remaining time follows in seconds"
 
 
 def _quiet() -> None:

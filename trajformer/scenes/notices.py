@@ -1,0 +1,23 @@
+"""A line on standard error for a step that takes long."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NOTICE_S = 3.0  # without output, a user waits for this time at most
+
+
+@contextmanager
+def notice(text: str) -> Iterator[None]:
+    """Print a line if the block has not ended after `NOTICE_S`.
+
+    So a quick error is the only line of its command.
+    """
+    timer = threading.Timer(NOTICE_S, sys.stderr.write, [f"{text}\n"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -1,13 +1,16 @@
 """Values that do not fit each other: units and frames of tracks and lanes, noise that is right."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from support import fixtures
 from support.tables import frame, read, write_lanes
 
 from data_prep.plausibility import check_units
+from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerWarning
 from trajformer.scenes.scene import Scene
@@ -165,6 +168,25 @@ def test_kilometres_are_a_warning_and_pedestrians_in_centimetres_an_error(tmp_pa
     people = cars(speed=1.3)[["track_id", "step", "x", "y"]].assign(kind="pedestrian")
     in_centimetres = people.assign(x=100 * people.x, y=100 * people.y)
     assert "pedestrians move at 130 m/s (median)" in error_of(tmp_path, in_centimetres)
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "message"),
+    [
+        ("heading", lambda values: values + 0.8, "heading: [+]4. degrees .* 3 of 3 moving"),
+        ("velocity_x", lambda values: 0 * values, "vx, vy: .* of 3 moving agents"),
+        ("velocity_x", lambda values: -values, "vx, vy: .* 3 of 3 moving agents: reversed"),
+    ],
+)
+def test_other_readers_use_the_same_checks(
+    tmp_path: Path, column: str, change: Callable[[np.ndarray], np.ndarray], message: str
+) -> None:
+    columns = fixtures.argoverse2_columns()
+    columns[column] = change(columns[column])
+    fixtures.write_argoverse2(tmp_path, columns)
+    [item] = Argoverse2().inputs(tmp_path, "val")
+    with pytest.raises(SceneError, match=message):
+        Argoverse2().read(item, "val", tmp_path)
 
 
 def lane_along(number: int) -> list[list[float]]:

@@ -173,7 +173,7 @@ def test_kilometres_are_a_warning_and_pedestrians_in_centimetres_an_error(tmp_pa
 @pytest.mark.parametrize(
     ("column", "change", "message"),
     [
-        ("heading", lambda values: values + 0.8, "heading: [+]4. degrees .* 3 of 3 moving"),
+        ("heading", lambda values: values + 0.8, "heading: .* 3 of 3 moving agents: in degrees"),
         ("velocity_x", lambda values: 0 * values, "vx, vy: .* of 3 moving agents"),
         ("velocity_x", lambda values: -values, "vx, vy: .* 3 of 3 moving agents: reversed"),
     ],

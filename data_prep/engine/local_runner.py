@@ -23,6 +23,7 @@ from data_prep.engine.worker import Answer, serve
 from trajformer.errors import TrajformerError
 
 POLL_S = 0.2
+WORKERS_PER_CORE = 4  # more need memory and save no time
 _MAX_READS = 2  # an input that kills its process as often is skipped
 _JOIN_S = 5.0  # a killed process that waits for a dead file server does not end
 _VARIABLES = {  # of the environment of a new process
@@ -37,7 +38,7 @@ class WorkerPool:
     """Processes that make shards; they start when there is work and end with `close`."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self._size = min(size, WORKERS_PER_CORE * (os.cpu_count() or 1))
         self._workers: list[_Worker] = []
         self._waiting: deque[ShardTask] = deque()
         self._deaths = Counter[tuple[str, int]]()  # of processes, by path of the shard and input

@@ -1,5 +1,6 @@
 """Synthetic data sets on disk, with the splits train, val and test."""
 
+import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -55,7 +56,7 @@ def synthesize(
     # Ctrl-C to all processes; only this one handles it. The pool starts no process until it is
     # used: with one worker, this process does the work.
     pool = ProcessPoolExecutor(
-        max_workers=workers,
+        max_workers=min(workers, 4 * (os.cpu_count() or 1)),  # more only need memory
         mp_context=get_context("spawn"),
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_IGN),

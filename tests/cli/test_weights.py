@@ -106,7 +106,7 @@ def test_a_converted_file_is_not_larger(tmp_path: Path) -> None:
     assert (tmp_path / "converted.ckpt").stat().st_size < 4 * numbers + 40_000
 
 
-BEFORE = b"PK\3\4" + bytes(26) + b"ours/data.pkl"  # looks like a checkpoint
+BEFORE = b"PK\3\4" + bytes(26) + b"archive/data.pkl trajformer"  # looks like our weights
 
 
 def assert_rejected(

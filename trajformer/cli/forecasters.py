@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
 
-from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite
+from trajformer.cli.parsing import BatchSize, Parser, add_accelerator, add_overwrite
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
 from trajformer.scenes.manifest import MANIFEST
@@ -83,7 +82,7 @@ def set_threads(args: Namespace) -> None:
 
 def add_batch_size(parser: Parser) -> None:
     """Add the option --batch-size."""
-    parser.add_argument("--batch-size", type=PositiveInt, default=32, help="scenes per batch")
+    parser.add_argument("--batch-size", type=BatchSize, default=32, help="scenes per batch")
 
 
 def load_forecaster(args: Namespace, command: str) -> tuple["SceneStore", "Predictor", str]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
 
 from trajformer.cli.files import check_outputs
-from trajformer.cli.parsing import Parser, add_accelerator, add_overwrite
+from trajformer.cli.parsing import BatchSize, Parser, add_accelerator, add_overwrite
 from trajformer.errors import TrajformerError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def add_model(parser: Parser, batch_size: int, items: str) -> None:
         help="checkpoint of a run, or made by `trajformer weights convert`",
     )
     parser.add_argument(
-        "--batch-size", type=PositiveInt, default=batch_size, help=f"{items} per batch"
+        "--batch-size", type=BatchSize, default=batch_size, help=f"{items} per batch"
     )
     add_accelerator(parser)
     add_overwrite(parser)

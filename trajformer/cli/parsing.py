@@ -12,16 +12,23 @@ from typing import Any, Literal, NoReturn, get_args, get_type_hints
 import docstring_parser
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import restricted_number_type
 
 from trajformer.errors import TrajformerError
 from trajformer.recipes.yaml_text import parse_yaml
 
 Accelerator = Literal["auto", "cpu", "gpu"]
+# Whole numbers with a maximum: each adds a process, a scene or a row in memory.
+Workers = restricted_number_type("Workers", int, [(">", 0), ("<=", 256)])
+BatchSize = restricted_number_type("BatchSize", int, [(">", 0), ("<=", 4096)])
+Beam = restricted_number_type("Beam", int, [(">", 0), ("<=", 100)])
 TYPE_NAMES = {  # in help texts, instead of Python classes
     "<class 'Path'>": "path",
     "ClosedUnitInterval": "0 to 1",
     "PositiveInt": "int > 0",
+    "Workers": "1 to 256",
+    "BatchSize": "1 to 4096",
+    "Beam": "1 to 100",
     "PositiveFloat": "float > 0",
     "NonNegativeInt": "int >= 0",
     "NonNegativeFloat": "float >= 0",
@@ -154,7 +161,9 @@ def add_overwrite(parser: Parser) -> None:
 
 def add_workers(parser: Parser) -> None:
     """Add the option --workers of commands with several processes."""
-    parser.add_argument("--workers", type=PositiveInt, default=2, help="number of local processes")
+    parser.add_argument(
+        "--workers", type=Workers, default=2, help="number of local processes, up to four per core"
+    )
 
 
 def add_fields(parser: Parser, kind: type[Any]) -> None:

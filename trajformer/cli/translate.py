@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.heads import add_model, load_model
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parsing import Beam, Parser, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 
@@ -29,7 +29,7 @@ def parser() -> Parser:
         "--reference", type=Path, help="reference translation with the same number of lines"
     )
     made.add_argument(
-        "--beam", type=PositiveInt, default=5, help="hypotheses per step; 1 is greedy search"
+        "--beam", type=Beam, default=5, help="hypotheses per step; 1 is greedy search"
     )
     made.add_argument(
         "--length-penalty",

@@ -238,6 +238,11 @@ def _read_torch(path: Path) -> Any:
     try:
         # Training scripts often save their options next to the weights. A Namespace only holds
         # values. Warnings about pickles are useless, since these are refused in any case.
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:  # PyTorch compresses nothing
+                num_bytes = sum(entry.file_size for entry in archive.infolist())
+            if num_bytes > path.stat().st_size:
+                raise CheckpointError(f"{path}: compressed, which PyTorch's files are not")
         safe = torch.serialization.safe_globals([argparse.Namespace])
         with safe, warnings.catch_warnings(action="ignore"):
             return torch.load(path, map_location="cpu", weights_only=True)

@@ -20,16 +20,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trajformer.config import MAX_TEXT
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
-from trajformer.scenes.files import atomically
+from trajformer.scenes.files import atomically, check_unpacked
 from trajformer.scenes.spec import DataSpec, warn
 
 # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
 TRACKS_PER_GROUP = 1024
 FREE_BYTES = 1 << 23  # to write a row group, in addition to its size
 SUM_TOLERANCE = 1e-2  # a softmax in half precision has a smaller error
+MAX_MODES = 1000  # of a track
+ROW_BYTES = 1000  # of a row that was read, without its positions
+VALUE_BYTES = 16  # of a coordinate, while positions are joined
 _ROWS_PER_BATCH = 8192
 _AV2_SOURCES = (None, "argoverse2")  # scenes whose forecasts may be scored with av2
 _TEXT = ("scenario_id", "track_id")
@@ -209,8 +213,10 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
 def _read(path: Path) -> dict[str, list[TrackForecast]]:
     probabilities: dict[tuple[str, str], list[float]] = {}
     positions: dict[tuple[str, str], list[np.ndarray]] = {}
-    with pq.ParquetFile(path) as file:
-        _check_columns(file.schema_arrow)
+    _check_columns(pq.read_schema(path))
+    # Text as a dictionary: a repeated long id does not expand.
+    with pq.ParquetFile(path, read_dictionary=list(_TEXT)) as file:
+        check_unpacked(path, _unpacked_bytes(file.metadata))
         for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=list(COLUMNS)):
             for scene_id, track_id, probability, position in _rows(batch):
                 key = (scene_id, track_id)
@@ -218,6 +224,9 @@ def _read(path: Path) -> dict[str, list[TrackForecast]]:
                 positions.setdefault(key, []).append(position)
     scenes: dict[str, list[TrackForecast]] = {}
     for (scene_id, track_id), modes in positions.items():
+        if len(modes) > MAX_MODES:
+            count = f"{len(modes)} modes, expected at most {MAX_MODES}"
+            raise TrajformerError(f"track {track_id!r} of scene {scene_id!r}: {count}")
         lengths = sorted({len(position) for position in modes})
         if len(lengths) > 1:
             track = f"track {track_id!r} of scene {scene_id!r}"
@@ -227,6 +236,17 @@ def _read(path: Path) -> dict[str, list[TrackForecast]]:
         forecast = TrackForecast(scene_id, track_id, weights, np.array(modes))
         scenes.setdefault(scene_id, []).append(check_forecast(forecast))
     return scenes
+
+
+def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
+    """The memory that the rows of a file will take, from its headers."""
+    num_bytes = 0
+    for group_index in range(metadata.num_row_groups):
+        group = metadata.row_group(group_index)
+        num_bytes += group.total_byte_size + ROW_BYTES * group.num_rows
+        for column_index in range(group.num_columns):
+            num_bytes += VALUE_BYTES * group.column(column_index).num_values
+    return num_bytes
 
 
 def read_spec(path: Path) -> DataSpec:
@@ -277,6 +297,10 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[str, str, float, np.ndarray]]
     empty = [name for name in COLUMNS if batch.column(name).null_count]
     if empty:
         raise TrajformerError(f"column {empty[0]} has an empty cell")
+    for name in _TEXT:
+        longest = pc.max(pc.binary_length(batch.column(name).dictionary)).as_py() or 0
+        if longest > MAX_TEXT:
+            raise TrajformerError(f"column {name} has an id of {longest} bytes")
     scene_id = batch.column("scenario_id").to_pylist()
     track_id = batch.column("track_id").to_pylist()
     probability = batch.column("probability").to_pylist()

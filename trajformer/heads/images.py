@@ -1,5 +1,6 @@
 """Common parts of image tasks: images as tensors, augmentation, recipes with classes."""
 
+import math
 import os
 import stat
 import warnings
@@ -21,6 +22,7 @@ from trajformer.recipes.plain import to_plain
 from trajformer.recipes.resume import list_changes
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+PHOTO_PIXELS = 4_000_000  # of images that models resize
 Normalization = Literal["half", "imagenet"]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -44,6 +46,17 @@ def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
     TrajformerError: the file is no readable image, or has more pixels than Pillow's limit against
     decompression bombs.
     """
+    image, _ = read_photo(path, gray=gray, max_pixels=Image.MAX_IMAGE_PIXELS)
+    return image
+
+
+def read_photo(
+    path: Path | str, *, gray: bool = False, max_pixels: int | None = PHOTO_PIXELS
+) -> tuple[Tensor, tuple[int, int]]:
+    """An image as of `read_image`, and its height and width in the file.
+
+    An image of more than `max_pixels` is reduced, because models resize it in any case.
+    """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe would block
             raise TrajformerError(f"{path}: not a readable image (not a regular file)")
@@ -52,7 +65,9 @@ def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as file:
                 upright = ImageOps.exif_transpose(file)
-                return _to_tensor(upright, gray)
+                size = (upright.height, upright.width)
+                factor = math.ceil(math.sqrt(upright.width * upright.height / (max_pixels or 1)))
+                return _to_tensor(upright, gray, factor), size
     except (*_UNREADABLE, Image.DecompressionBombWarning, MemoryError) as error:
         message = str(getattr(error, "strerror", None) or error)
         one_line = " ".join(message.split()).replace(str(path), "file")
@@ -60,24 +75,25 @@ def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
         raise TrajformerError(f"{path}: not a readable image ({reason})") from error
 
 
-def _to_tensor(image: Image.Image, gray: bool) -> Tensor:
-    """Float32 [3, H, W] in 0..1, or [1, H, W] with `gray`."""
+def _to_tensor(image: Image.Image, gray: bool, factor: int) -> Tensor:
+    """Float32 [3, H, W] in 0..1, or [1, H, W] with `gray`; both sides divided by `factor`."""
     if image.mode == "F":
         raise ValueError("pixels are floating-point numbers of unknown range")
     if image.mode.startswith("I"):
         # 16 bits per pixel: Pillow's conversion would clip at 255.
         values = np.asarray(image).astype(np.float32) / 65535.0
-        pixels = torch.from_numpy(np.clip(values, 0.0, 1.0))
+        reduced = Image.fromarray(np.clip(values, 0.0, 1.0)).reduce(factor)
+        pixels = torch.from_numpy(np.array(reduced))
         return pixels.expand(1 if gray else 3, -1, -1).clone()
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
-    values = np.asarray(image.convert("L" if gray else "RGB"), np.float32) / 255.0
-    pixels = torch.from_numpy(values)
+    reduced = image.convert("L" if gray else "RGB").reduce(factor)
+    pixels = torch.from_numpy(np.array(reduced))  # uint8, a quarter of the memory
     if gray:
-        return pixels[None]
-    return pixels.permute(2, 0, 1).contiguous()
+        return pixels[None].float().div_(255.0)
+    return pixels.permute(2, 0, 1).contiguous().float().div_(255.0)
 
 
 def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
@@ -94,7 +110,7 @@ def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
 
 def to_bytes(image: Tensor) -> Tensor:
     """Convert an image in 0..1 to uint8."""
-    return (image * 255.0).round().to(torch.uint8)
+    return (image * 255.0).round_().to(torch.uint8)
 
 
 def normalize(image: Tensor, how: Normalization = "imagenet") -> Tensor:

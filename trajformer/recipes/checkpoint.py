@@ -76,6 +76,8 @@ def load_checkpoint(
     content = read_checkpoint(Path(path))
     config = recipe_of(path, content, recipe)
     try:
+        with torch.device("meta"):  # a recipe may be much larger than its weights
+            check_weights(Path(path), content, config.build_model())  # type: ignore[attr-defined]
         model: nn.Module = config.build_model()  # type: ignore[attr-defined]
         model.load_state_dict(_weights_of(content))
         if isinstance(model, Forecaster):
@@ -138,8 +140,13 @@ def check_weights(path: Path, content: dict[str, Any], model: nn.Module) -> None
         if name.endswith("_extra_state"):
             continue  # no weights; the model checks it when it is loaded
         present = weights.get(name)
-        if present is None or present.shape != expected.get(name):
+        if present is None or present.shape != expected.get(name) or _is_expanded(present):
             raise _misfit(path, f"weights '{name}'")
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether a tensor has fewer stored elements than elements, and grows when it is copied."""
+    return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
 def _misfit(path: Path | str, reason: object) -> CheckpointError:

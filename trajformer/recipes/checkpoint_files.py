@@ -82,6 +82,10 @@ def _missing_file(path: Path, file: Path) -> str:
 def _read_torch(file: Path) -> Any:
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
+            # PyTorch compresses nothing: a small file with large entries fills the memory.
+            num_bytes = sum(entry.file_size for entry in archive.infolist())
+            if num_bytes > file.stat().st_size:
+                raise CheckpointError(f"{file}: compressed, which PyTorch's files are not")
             if archive.testzip() is not None:  # torch.load ignores checksums
                 raise ValueError("a checksum differs")
     with warnings.catch_warnings(action="ignore"):  # about pickles, which are refused

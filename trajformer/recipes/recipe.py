@@ -129,7 +129,7 @@ class OptimConfig(Config, fractions=("drop", "warmup"), limits=_RATES | _DECAYS 
 class TrainerConfig(
     Config,
     positive=("epochs", "devices", "threads", "validate_every", "log_every"),
-    limits={"steps": (1, 10**9)},
+    limits={"steps": (1, 10**9), "threads": (1, 1024)},
 ):
     """Length, device and precision of the training.
 
@@ -139,7 +139,7 @@ class TrainerConfig(
         accelerator: auto uses a GPU if there is one.
         devices: number of devices.
         precision: precision of the forward and backward pass.
-        threads: CPU threads of torch, all cores by default.
+        threads: CPU threads of torch, at most and by default all cores.
         early_stopping: number of validations without improvement before training stops; 0 for no
             limit.
         validate_every: epochs between validations (the end of the training is always validated).

@@ -1,6 +1,7 @@
 """Safe reading and atomic writing of files, and locks on folders."""
 
 import errno
+import gzip
 import os
 import shutil
 import stat
@@ -15,6 +16,8 @@ LOCK = ".lock"  # in a locked folder: process, machine and start time of the own
 LOCK_S = 3.0  # to recognize the lock of an ended process
 # Multiplies the limits of sizes of files and of their content.
 SIZE_SCALE = ContextVar("SIZE_SCALE", default=1.0)
+UNPACKED_BYTES = 1 << 28  # any file may unpack to this size, a larger one to a multiple of its own
+UNPACKED_RATIO = 20
 _NO_FILE = "neither a file nor a folder"
 # Opening a pipe must not wait for a writer. Some systems lack some of the flags.
 _READ_FLAGS = os.O_RDONLY
@@ -42,6 +45,28 @@ def read_file(path: Path, max_bytes: int) -> bytes:
             return file.read(state.st_size)
     finally:
         os.close(descriptor)
+
+
+def check_unpacked(path: Path, num_bytes: float = 0) -> int:
+    """The largest allowed size of the unpacked content of a file, in bytes.
+
+    Raises OSError: `num_bytes`, the size that its headers state, is larger, as in a small file that
+    was made to fill the memory.
+    """
+    ratio_bytes = UNPACKED_RATIO * path.stat().st_size
+    limit = int(max(UNPACKED_BYTES, ratio_bytes) * SIZE_SCALE.get())
+    if num_bytes > limit:
+        raise OSError(f"unpacks to more than {limit / 1e6:.0f} MB")
+    return limit
+
+
+def read_gzip(path: Path) -> bytes:
+    """The content of a gzip file (OSError or EOFError: damaged, or as `check_unpacked`)."""
+    limit = check_unpacked(path)
+    with gzip.open(path) as file:
+        data = file.read(limit + 1)
+    check_unpacked(path, len(data))
+    return data
 
 
 def require_file_or_folder(path: Path) -> None:

@@ -81,7 +81,7 @@ def train(
     _quiet()
     keep_freed_memory()
     if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+        torch.set_num_threads(min(config.trainer.threads, os.cpu_count() or 1))
     torch.set_float32_matmul_precision("high")
 
     # The model, which checks the recipe, and the data. A module may complete the recipe.

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trajformer.data.batch import TensorRecord
 from trajformer.data.loading import EpochShuffle
 from trajformer.heads.detr.boxes import to_centers
-from trajformer.heads.images import normalize, read_image, resize
+from trajformer.heads.images import normalize, read_photo, resize
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +32,10 @@ class Example:
 
 def read_example(path: Path) -> Example:
     """An image file as an example without boxes; raises as `read_image`."""
-    image = read_image(path)
+    image, original = read_photo(path)
     no_box = torch.zeros(0, 4)
     no_label = torch.zeros(0, dtype=torch.int64)
-    return Example(path.stem, image, no_box, no_label, (image.shape[1], image.shape[2]))
+    return Example(path.stem, image, no_box, no_label, original)
 
 
 def resize_example(example: Example, shorter: int, longest: int) -> Example:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from trajformer.config import Config
 from trajformer.data.batch import TensorRecord
 from trajformer.errors import TrajformerError
 from trajformer.heads.translation.tokenizer import END, PAD, START, pad_tokens
+from trajformer.scenes.files import read_gzip
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -61,9 +61,7 @@ def read_lines(path: Path) -> list[str]:
     if path.exists() and not path.is_file():  # reading a pipe or a device may never end
         raise TrajformerError(f"{path}: cannot be read: not a file")
     try:
-        data = path.read_bytes()
-        if path.suffix == ".gz":
-            data = gzip.decompress(data)
+        data = read_gzip(path) if path.suffix == ".gz" else path.read_bytes()
         text = data.decode("utf-8")
     except OSError as error:
         raise TrajformerError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -17,6 +17,8 @@ from trajformer.heads.translation.tokenizer import END, PAD, START, load_tokeniz
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
+MAX_TOKENS = 1024  # of a sentence
+BATCH_TOKENS = 1 << 15  # of a batch, in all hypotheses
 _NO_TOKENIZER = b"\0"  # content of the state dict without a tokenizer
 
 
@@ -93,7 +95,8 @@ class Translator(nn.Module):
     ) -> Iterator[tuple[int, str]]:
         """(index, translation) of every sentence, in batches of similar length.
 
-        An empty sentence stays empty. `beam` and `alpha` are as in `search`.
+        An empty sentence stays empty. `beam` and `alpha` are as in `search`. Raises
+        TrajformerError: a sentence is too long.
         """
         rows = self.tokens(sentences)
         order = []
@@ -103,8 +106,17 @@ class Translator(nn.Module):
             else:
                 order.append(index)
         order.sort(key=lambda index: len(rows[index]))
-        for first in range(0, len(order), batch_size):
-            batch = order[first : first + batch_size]
+        longest = max((len(row) for row in rows), default=0)
+        if longest > MAX_TOKENS:
+            number = [len(row) for row in rows].index(longest) + 1
+            problem = f"sentence {number} has {longest} tokens, expected at most {MAX_TOKENS}"
+            raise TrajformerError(f"{problem}; divide it")
+        while order:
+            # The memory grows with the tokens of all hypotheses.
+            longest = len(rows[order[min(batch_size, len(order)) - 1]])
+            count = min(batch_size, max(BATCH_TOKENS // (beam * longest), 1))
+            batch = order[:count]
+            del order[:count]
             source = pad_tokens([rows[index] for index in batch]).to(self.device)
             translated = self.decode_tokens(self.search(source, beam, alpha))
             yield from zip(batch, translated, strict=True)

@@ -16,7 +16,7 @@ from trajformer.heads.images import (
     augment_images,
     list_images,
     normalize,
-    read_image,
+    read_photo,
     resize,
     to_bytes,
 )
@@ -80,9 +80,10 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
     def read(self, path: Path) -> Tensor:
         """Read an image file as [C, H, W] in 0..1 with the channels of the model.
 
-        Raises the errors of `read_image`.
+        Raises the errors of `read_photo`.
         """
-        return read_image(path, gray=self.model.channels == 1)
+        image, _ = read_photo(path, gray=self.model.channels == 1)
+        return image
 
     def resize(self, image: Tensor) -> Tensor:
         """Resize images [..., C, H, W] to the size of the model."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
 
 from trajformer.cli.parsing import BatchSize, Parser, add_accelerator, add_overwrite
 from trajformer.cli.proposals import proposal

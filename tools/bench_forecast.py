@@ -53,8 +53,6 @@ PEER_CHANGES = {
     "model.mmtransformer.social_layers": [2, 4],
     "model.mmtransformer.max_polylines": 80,
     "model.mmtransformer.max_neighbors": 24,
-    "data.batch.max_agents": 64,
-    "data.batch.agent_radius_m": 80.0,
     "data.batch.map_radius_m": 80.0,
     "data.batch.polyline_points": 8,
     "data.batch.polyline_length_m": 20.0,

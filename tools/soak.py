@@ -38,8 +38,8 @@ data:
   val: store
   batch_size: 4
   learn_from: all
-  batch: {max_agents: 8, polyline_points: 4}
-augment: {max_targets: 4}
+  batch: {polyline_points: 4}
+augment: {crop: 8, max_targets: 4}
 optim: {learning_rate: 1.0e-3, muon_rate: 2.0e-3}
 trainer:
   epochs: 2

@@ -37,7 +37,7 @@ ALL = AugmentConfig(
     history_mask=0.5,
     history_mask_steps=6,
 )
-NONE = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0)
+NONE = AugmentConfig(flip=0.0, rotate=0.0, agent_dropout=0.0, history_mask=0.0, lost=0.0)
 MOTION = ("position", "heading", "velocity")
 METRIC = ("position", "velocity", "target", "polyline")  # tensors in metres
 
@@ -68,6 +68,7 @@ def assert_padding_is_zero(batch: SceneBatch) -> None:
     masks = dict.fromkeys(MOTION, "valid") | {
         "valid": "agent_mask",
         "pose": "agent_mask",
+        "age": "agent_mask",
         "target": "target_valid",
         "polyline": "polyline_mask",
     }
@@ -150,7 +151,7 @@ def test_agent_dropout_hides_context_agents_only(batch: SceneBatch, probability:
         assert not after[name][gone].any(), name
         assert torch.equal(after[name][~gone], before[name][~gone]), name
     assert (after["agent_mask"][:, : batch.observation.num_targets] >= before["target_mask"]).all()
-    assert differing(batch, fewer) == {*STATES, "pose", "agent_mask"}
+    assert differing(batch, fewer) == {*STATES, "pose", "age", "agent_mask"}
     if probability == 1.0:
         assert after["agent_mask"].sum(1).tolist() == before["target_mask"].sum(1).tolist()
 
@@ -272,7 +273,7 @@ def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
         for name, value in tensors(batch).items()
         if value.shape[1:2] == (observation.valid.shape[1],)
     }
-    assert len(per_agent) == 8
+    assert len(per_agent) == 9
     for seed in range(8):
         small = augment_agents.crop(batch, generator(seed), 4)
         cropped = small.observation
@@ -367,6 +368,28 @@ def test_tempo_replays_the_same_paths_faster_or_slower(limit: float) -> None:
     assert torch.equal(fast.truth.valid[:, 0].sum(-1), last)
 
 
+def test_lost_agents_are_continued_from_what_was_recorded_before(batch: SceneBatch) -> None:
+    """As in a scene in which their last steps were not recorded."""
+    result = augment_time.lose(batch, generator(), 1.0)
+    o = result.observation
+    before = batch.observation
+    count = (before.recorded.sum(-1) - o.recorded.sum(-1)).flatten()
+    assert count.unique().tolist() == list(range(9))  # 10 steps of history, of which 2 remain
+    assert (o.valid[..., -1] == o.agent_mask).all()
+    assert torch.equal(o.recorded & before.recorded, o.recorded)
+    for b, a in o.agent_mask.nonzero().tolist():
+        last = int(o.recorded[b, a].nonzero().max())
+        age = (9 - last) * before.period_s
+        velocity = before.velocity[b, a, last]
+        close(o.age[b, a], torch.tensor(age), 1e-6)
+        close(o.pose[b, a, :2], before.position[b, a, last] + velocity * age, 1e-5)
+        close(o.position[b, a, -1], o.pose[b, a, :2], 1e-5)
+        close(o.velocity[b, a, -1], velocity, 0)
+    assert_padding_is_zero(result)
+    assert differing(batch, result) <= {*STATES, "pose", "age"}
+    assert differing(batch, augment_time.lose(batch, generator(), 0.0)) == set()
+
+
 def test_tempo_with_factor_one_changes_no_future() -> None:
     batch = collate([make_scene(4, seed=seed) for seed in range(16)])
     same = augment_time.tempo(batch, generator(), 0.0)
@@ -374,11 +397,14 @@ def test_tempo_with_factor_one_changes_no_future() -> None:
 
 
 def test_a_target_without_a_step_at_the_new_tempo_is_removed() -> None:
-    """Scored agents may be lost early; a state between steps needs both of them."""
+    """Scored agents may be lost early; a recorded step may lie between the new ones."""
     seen_once = hide(hide(make_scene(12), 1, slice(0, 5)), 1, slice(6, 10))
     result = augment_time.tempo(collate([seen_once] * 64), generator(), 0.3)
     o, truth = result.observation, result.truth
-    assert not o.valid[:, 1].any() and not truth.valid[:, 1].any()
+    kept = o.target_mask[:, 1]
+    assert 0 < kept.sum() < 64
+    assert o.recorded[kept, 1].any(-1).all()
+    assert not o.valid[~kept, 1].any() and not truth.valid[~kept, 1].any()
     assert not (o.target_mask & ~o.agent_mask[:, : o.num_targets]).any()
     assert_padding_is_zero(result)
 

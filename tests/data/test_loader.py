@@ -221,7 +221,7 @@ def test_padding_of_the_real_argoverse1_sample(unpack: Callable[..., Path], tmp_
     raw, reader = unpack("argoverse1", "--split", "val"), Argoverse1()
     scenes = [reader.read(item, "val", raw) for item in reader.inputs(raw, "val")]
     write_shard(shard_path(tmp_path, "val", 0), scenes, ShardInfo("argoverse1", "val"))
-    small = BatchConfig(max_agents=8, map_radius_m=65.0, agent_radius_m=56.0)
+    small = BatchConfig(map_radius_m=65.0, map_slack_m=20.0)
     for batch, before in ((BatchConfig(), 0.4), (small, 0.35)):
         data = DataConfig(str(tmp_path), str(tmp_path), "val", "val", batch=batch)
         plain = SceneData(replace(data, bucket=1)).padding()

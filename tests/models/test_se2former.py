@@ -10,13 +10,13 @@ from support.models import BLOCK, SE2FORMER
 from support.scenes import varied_scenes
 from torch import Tensor
 
-from trajformer.data.batch import SceneBatch, Truth, collate
+from trajformer.data.batch import SceneBatch, Truth, collate, transform
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import ConfigError
 from trajformer.models.se2former.loss import SE2FormerLossConfig
 from trajformer.models.se2former.model import SE2Former
 from trajformer.models.se2former.paths import PathProposals
-from trajformer.scenes.geometry import to_frame
+from trajformer.scenes.geometry import from_frame, to_frame
 from trajformer.scenes.scene import AgentRole
 from trajformer.testing.models import build_random
 from trajformer.testing.scenes import example_scenes
@@ -45,6 +45,24 @@ def test_a_kept_map_gives_the_forecast_of_a_fresh_one(model: SE2Former, batch: S
 
 
 @torch.no_grad()
+def test_a_kept_map_is_valid_in_another_frame(model: SE2Former, batch: SceneBatch) -> None:
+    """The origin moves by 50 m and turns, in a city frame with large coordinates."""
+    o = replace(batch.observation, frame_pose=batch.observation.frame_pose + 4e6)
+    lanes = model.encode_map(o)
+    move = torch.tensor([40.0, -30.0, 2.0]).expand(batch.num_scenes, 3)
+    place = from_frame(move[:, :2].double(), o.frame_pose)
+    heading = o.frame_pose[:, 2:] + move[:, 2:]
+    moved = transform(SceneBatch(o, batch.truth), move).observation
+    moved = replace(moved, frame_pose=torch.cat([place, heading], -1))
+
+    fresh = model(moved)
+    kept = model.forecast(moved, lanes, model.encode_agents(moved, lanes))
+    mask = moved.target_mask
+    torch.testing.assert_close(kept.position[mask], fresh.position[mask], atol=1e-4, rtol=0)
+    torch.testing.assert_close(kept.logit[mask], fresh.logit[mask], atol=1e-4, rtol=0)
+
+
+@torch.no_grad()
 def test_the_map_encoding_does_not_depend_on_agents(model: SE2Former, batch: SceneBatch) -> None:
     o = batch.observation
     other = replace(o, pose=o.pose + 1.0, position=o.position + 1.0, velocity=o.velocity * 2)
@@ -67,7 +85,7 @@ def test_training_does_not_change_a_forecast(batch: SceneBatch, joint: bool) -> 
 
 @torch.no_grad()
 def test_a_thousand_agents(model: SE2Former) -> None:
-    config = BatchConfig(targets="all", max_agents=1000, agent_radius_m=1e4)
+    config = BatchConfig(targets="all")
     crowd = collate(example_scenes((1000,)), config)
     forecast = model(crowd.observation)
     assert crowd.observation.num_targets > 900

@@ -70,7 +70,7 @@ model:
     map_width: 8
     max_polylines: 12
     max_neighbors: 4
-data: {train: store, val: store, batch_size: 4, batch: {max_agents: 8, polyline_points: 4}}
+data: {train: store, val: store, batch_size: 4, batch: {polyline_points: 4}}
 trainer: {epochs: 1, threads: 1, accelerator: cpu, log_every: 1}
 """
 

@@ -105,6 +105,13 @@ class Linear(Forecaster):
             return feature + torch.arange(observation.num_targets)[:, None]
         if error == "lost agents":
             return feature + observation.pose[..., 2].cos().sum(1)[:, None, None]
+        if error == "lost targets":
+            unseen = observation.is_continued.sum((1, 2))
+            return feature + 100.0 * unseen[:, None, None]
+        if error == "question":
+            return feature + observation.num_targets
+        if error == "roles":
+            return feature + observation.agent_role[:, : observation.num_targets, None]
         if error == "targets":
             return feature[:, :3]
         if error == "random":
@@ -154,6 +161,9 @@ VIOLATIONS = {
     "order": forecast_checks.check_order,
     "unseen steps": forecast_checks.check_unseen_steps,
     "lost agents": forecast_checks.check_lost_agents,
+    "lost targets": forecast_checks.check_lost_targets,
+    "question": forecast_checks.check_question,
+    "roles": forecast_checks.check_roles,
     "history": forecast_checks.check_history,
     "pose": forecast_checks.check_pose,
     "random": forecast_checks.check_determinism,

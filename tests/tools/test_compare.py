@@ -73,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scenes = [make_scene(6, seed=seed) for seed in seeds]
         write_shard(shard_path(root / "store", split, 0), scenes, ShardInfo("synthetic", split))
     for targets in ("focal", "all"):
-        batch = BatchConfig(max_agents=8, polyline_points=4, targets=targets)
+        batch = BatchConfig(polyline_points=4, targets=targets)
         config = recipe(root / "store", data={"batch_size": 4, "batch": batch})
         (root / f"{targets}.yaml").write_text(yaml.safe_dump(to_plain(config)))
     (root / "tiny.yaml").write_text(TABLE)
@@ -192,7 +192,7 @@ def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("trained_here")
 def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Path) -> None:
-    data = "data: {batch_size: 4, batch: {max_agents: 4, targets: focal}}\ntrainer: {epochs: 1}\n"
+    data = "data: {batch_size: 4, batch: {targets: focal}}\ntrainer: {epochs: 1}\n"
     (folder / "first.yaml").write_text("model:\n  agentformer:" + indent(CVAE, "    ") + data)
     second = "model:\n  agentformer_sampler:\n    hidden: [8, 8]\n    cvae:"
     (folder / "second.yaml").write_text(second + indent(CVAE, "      ") + data)

@@ -27,7 +27,7 @@ VALUES = {  # field: value, and the rest of the line
     "optim.clip": (".nan", "nan, expected 0 to"),
     "optim.weight_decay": (".inf", "inf, expected 0 to"),
     "data.batch.polyline_length_m": ("1e-9", "1e-09, expected 0.1 to 10000.0"),
-    "data.batch.agent_radius_m": ("-1", "-1.0, expected 0 to"),
+    "data.batch.map_radius_m": ("-1", "-1.0, expected 0 to"),
     "data.batch_size": ("0", "0, expected 1 to 10000"),
     "data.train_split": ("''", "empty"),
     "data.train": (r'"a\0b"', "'a.x00b', expected up to 4096 characters without zero bytes"),

@@ -88,7 +88,7 @@ def focal_manoeuvres(store: Path, split: str) -> dict[tuple[str, str], str]:
     """Recorded manoeuvre of each focal agent by scene and track id."""
     labels = {}
     for scene in SceneStore(store, split):
-        batch = collate([scene], BatchConfig(targets="focal", max_agents=1))
+        batch = collate([scene], BatchConfig(targets="focal"))
         observation, truth = batch.observation, batch.truth
         pose = observation.pose[:, : observation.num_targets]
         kind, known = manoeuvres(truth.position, truth.valid, pose, observation.period_s)

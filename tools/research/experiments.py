@@ -75,8 +75,8 @@ SMALL = MMTransformerConfig(
     social_layers=(1, 2),
     max_neighbors=8,
 )
-BATCH = BatchConfig(max_agents=16, map_radius_m=70.0, polyline_points=6)
-BRANCH_BATCH = replace(BATCH, targets="focal", max_agents=8)
+BATCH = BatchConfig(map_radius_m=70.0, polyline_points=6)
+BRANCH_BATCH = replace(BATCH, targets="focal")
 PREPARE = PrepareOptions(splits=("train", "val"), workers=1)
 WORLD_METRICS = ("avgMinFDE", "avgMinADE", "actorMR", "actorCR", "meanCR")
 BRANCH_METRICS = ("futures", "pasts")

@@ -11,14 +11,23 @@ import torch
 from trajformer.config import Config
 from trajformer.data.augment_agents import crop, drop_agents, drop_lanes, shrink, thin
 from trajformer.data.augment_space import flip, jitter_headings, jitter_positions, rotate, scale
-from trajformer.data.augment_time import mask_history, shift, tempo
+from trajformer.data.augment_time import lose, mask_history, shift, tempo
 from trajformer.data.batch import SceneBatch
 
 
 @dataclass(frozen=True)
 class AugmentConfig(
     Config,
-    fractions=("flip", "scale", "tempo", "agent_dropout", "lane_dropout", "shift", "history_mask"),
+    fractions=(
+        "flip",
+        "scale",
+        "tempo",
+        "agent_dropout",
+        "lane_dropout",
+        "shift",
+        "lost",
+        "history_mask",
+    ),
 ):
     """Strength of each augmentation.
 
@@ -47,6 +56,7 @@ class AugmentConfig(
             This adds pasts and futures; histories get shorter. Other targets that are not visible
             then are removed, and all agents first seen less than half a second before.
         shift_steps: largest shift in steps.
+        lost: probability of losing each agent in the last second of its history, as trackers do.
         history_mask: probability of hiding the start of an agent's history.
         history_mask_steps: largest number of hidden steps (mmTransformer: 10).
     """
@@ -63,6 +73,7 @@ class AugmentConfig(
     lane_dropout: float = 0.0
     shift: float = 0.0
     shift_steps: int = 10
+    lost: float = 0.1
     history_mask: float = 0.2
     history_mask_steps: int = 10
 
@@ -81,6 +92,8 @@ def augment(batch: SceneBatch, config: AugmentConfig, generator: torch.Generator
         batch = shift(batch, generator, config.shift, config.shift_steps)
     if config.tempo:
         batch = tempo(batch, generator, config.tempo)
+    if config.lost:
+        batch = lose(batch, generator, config.lost)
     if config.flip:
         batch = flip(batch, generator, config.flip)
     if config.rotate:

@@ -165,4 +165,5 @@ def hide(o: Observation, valid: Tensor, agent_mask: Tensor) -> Observation:
         valid=valid,
         agent_mask=agent_mask,
         pose=o.pose * agent_mask[..., None],
+        age=o.age * agent_mask,
     )

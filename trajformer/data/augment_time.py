@@ -1,4 +1,4 @@
-"""Augmentations of time: earlier observation, another tempo, and shorter histories."""
+"""Augmentations of time: earlier observation, another tempo, shorter histories, lost agents."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 
 from trajformer.data.augment_agents import hide
-from trajformer.data.batch import Observation, SceneBatch, Truth, append_axes, transform
+from trajformer.data.batch import (
+    Observation,
+    SceneBatch,
+    Truth,
+    append_axes,
+    restated,
+    transform,
+)
 from trajformer.data.distances import half_second
 from trajformer.data.draws import centered, draw, per_scene
 from trajformer.data.sample import Frame
-from trajformer.scenes.scene import AgentRole
+from trajformer.scenes.scene import SHORT_LOSS_S, AgentRole
 
 
 def shift(
@@ -39,7 +46,6 @@ def shift(
     past = _past_steps(o, count).clamp(min=0)
     position = _at(o.position, past)
     heading = _at(o.heading, past)
-    pose = _last_pose(position, heading, valid)
     is_seen = o.agent_mask & (is_causal | ~is_shifted[:, None])
     targets = slice(o.num_targets)
     is_visible = valid[:, targets, -1] & is_causal[:, targets]
@@ -49,10 +55,11 @@ def shift(
         position=position,
         heading=heading,
         velocity=_at(o.velocity, past),
-        pose=torch.where(is_shifted[:, None, None], pose, o.pose),
         target_mask=is_kept,
     )
-    observation = hide(earlier, valid & is_seen[..., None], is_seen)
+    observation = restated(hide(earlier, valid & is_seen[..., None], is_seen))
+    is_seen &= observation.present | ~is_shifted[:, None]
+    observation = hide(observation, observation.valid & is_seen[..., None], is_seen)
 
     # the truth: the last observed steps, then the first ones of the future
     step = torch.arange(o.num_future, device=count.device)
@@ -62,7 +69,7 @@ def shift(
         is_known = is_kept[..., None] & truth.valid.any(-1)
     future = Truth(
         _joined(o.position[:, targets], truth.position, step),
-        _joined(o.valid[:, targets], truth.valid, step),
+        _joined(o.recorded[:, targets], truth.valid, step),
     )
     future = future.map(lambda value: value * append_axes(is_known, value.ndim))
 
@@ -71,7 +78,7 @@ def shift(
         return result
     focal = (o.agent_role == int(AgentRole.FOCAL)).int().argmax(1)
     scene = torch.arange(batch.num_scenes, device=count.device)
-    home = earlier.pose[scene, focal]
+    home = observation.pose[scene, focal]
     return transform(result, torch.where(is_shifted[:, None], home, 0.0))
 
 
@@ -101,11 +108,11 @@ def _past_steps(o: Observation, count: Tensor) -> Tensor:
 def _observed_earlier(o: Observation, count: Tensor, window: int) -> tuple[Tensor, Tensor]:
     """The observed steps of agents, `count` [B] steps earlier.
 
-    Returns `valid` bool [B, A, H], and bool [B, A]: velocities of the agent are estimated from
-    observed steps only.
+    Returns the recorded steps, bool [B, A, H], and bool [B, A]: velocities of the agent are
+    estimated from observed steps only.
     """
     past = _past_steps(o, count)
-    valid = _at(o.valid, past.clamp(min=0)) & (past >= 0)[:, None]
+    valid = _at(o.recorded, past.clamp(min=0)) & (past >= 0)[:, None]
     is_long = valid[..., : o.num_history - window + 1].any(-1)
     is_causal = is_long & (valid.sum(-1) >= 2)
     return valid, is_causal
@@ -131,17 +138,17 @@ def tempo(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneB
     velocity = _blend(partial(_at, velocity), past)
     direction = _blend(partial(_at, direction), past)
     heading = torch.atan2(direction[..., 1], direction[..., 0])
-    valid = _both_valid(partial(_at, o.valid), past)
-    is_seen = o.agent_mask & valid.any(-1)
-    targets = slice(o.num_targets)
     replayed = replace(
         o,
         position=position,
         heading=heading,
         velocity=velocity,
-        pose=_last_pose(position, heading, valid),
-        target_mask=o.target_mask & is_seen[:, targets],
+        valid=_both_valid(partial(_at, o.valid), past),
+        age=o.age / factor,
     )
+    is_seen = o.agent_mask & replayed.recorded.any(-1)
+    targets = slice(o.num_targets)
+    replayed = replace(replayed, target_mask=o.target_mask & is_seen[:, targets])
 
     # the truth, from the last observed step on
     step = torch.arange(1, o.num_future + 1, device=device)
@@ -150,7 +157,7 @@ def tempo(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneB
     is_known = _both_valid(partial(_joined, o.valid[:, targets, -1:], truth.valid), ahead)
     is_known &= append_axes(is_seen[:, targets], is_known.ndim)
     future = Truth(path * is_known[..., None], is_known)
-    return SceneBatch(hide(replayed, valid, is_seen), future)
+    return SceneBatch(hide(replayed, replayed.valid & is_seen[..., None], is_seen), future)
 
 
 def mask_history(
@@ -165,10 +172,28 @@ def mask_history(
     count = torch.where(is_chosen, (length * (steps + 1)).floor(), 0.0)
     is_late = torch.arange(o.num_history, device=device) >= count[..., None]
     # A track that ended early keeps all its steps: masking must not remove an agent.
-    kept = o.valid & is_late
-    is_gone = ~kept.any(-1, keepdim=True)
-    valid = torch.where(is_gone, o.valid, kept)
+    is_gone = ~(o.recorded & is_late).any(-1, keepdim=True)
+    valid = o.valid & (is_late | is_gone)
     return replace(batch, observation=hide(o, valid, o.agent_mask))
+
+
+def lose(batch: SceneBatch, generator: torch.Generator, probability: float) -> SceneBatch:
+    """Hide up to the last second of some agents, which are then continued at their last velocity.
+
+    At least two recorded steps remain.
+    """
+    o = batch.observation
+    device = o.position.device
+    steps = max(round(SHORT_LOSS_S / o.period_s), 1)
+    length = draw(torch.rand, o.agent_mask.shape, generator, device)
+    is_chosen = draw(torch.rand, o.agent_mask.shape, generator, device) < probability
+    count = (length * steps).floor() + 1.0
+    step = torch.arange(o.num_history, device=device)
+    kept = o.recorded & (step < o.num_history - count[..., None])
+    is_lost = is_chosen & (kept.sum(-1) >= 2)
+
+    valid = torch.where(is_lost[..., None], kept, o.recorded)
+    return replace(batch, observation=restated(replace(o, valid=valid)))
 
 
 class _Times(NamedTuple):
@@ -227,11 +252,3 @@ def _joined(observed: Tensor, future: Tensor, step: Tensor) -> Tensor:
     before = observed[:, :, None].expand(*futures.shape[:3], *observed.shape[2:])
     values = torch.cat([before, futures], 3).flatten(1, 2)
     return _at(values, step).reshape(future.shape)
-
-
-def _last_pose(position: Tensor, heading: Tensor, valid: Tensor) -> Tensor:
-    """Poses [B, A, 3] in the last valid step of positions [B, A, H, 2] and headings [B, A, H]."""
-    step = torch.arange(valid.shape[-1], device=valid.device)
-    last = torch.where(valid, step, 0).amax(-1)[..., None]  # [B, A, 1]
-    point = position.take_along_dim(last[..., None], 2).squeeze(2)
-    return torch.cat([point, heading.take_along_dim(last, 2)], -1)

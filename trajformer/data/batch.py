@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.data.sample import BatchConfig, Frame, Sample, samples
+from trajformer.data.sample import ROUNDING_S, BatchConfig, Frame, Sample, samples
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame, wrap
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import SHORT_LOSS_S, Scene
 
 Record = TypeVar("Record", bound="TensorRecord")
 
@@ -53,6 +53,10 @@ class Observation(TensorRecord):
     They are padded to A agents, of which the first S are targets, H steps, and M polylines of P
     points. Metres, seconds, radians, in the batch frame; `frame_pose` is its pose in the city
     frame. Padding and unseen steps are zero, with False in their mask.
+
+    An agent that was lost before the present, the last step of the history, is continued at its
+    last velocity: `pose` and the valid steps after the last `recorded` one are extrapolated, and
+    `age` says since when.
     """
 
     scene_id: tuple[str, ...]  # B
@@ -70,7 +74,8 @@ class Observation(TensorRecord):
     heading: Tensor  # float32 [B, A, H]
     velocity: Tensor  # float32 [B, A, H, 2]
     valid: Tensor  # bool [B, A, H]
-    pose: Tensor  # float32 [B, A, 3], position and heading in the last observed step of each agent
+    pose: Tensor  # float32 [B, A, 3], position and heading at the present
+    age: Tensor  # float32 [B, A], seconds since the agent was seen, 0 if it is seen at the present
     polyline: Tensor  # float32 [B, M, P, 2]
     polyline_kind: Tensor  # int64 [B, M]
     polyline_flags: Tensor  # int64 [B, M]
@@ -91,6 +96,27 @@ class Observation(TensorRecord):
         """H."""
         return self.position.shape[2]
 
+    @property
+    def step_time(self) -> Tensor:
+        """Times [H] of the observed steps, in seconds; the last one is the present, 0."""
+        step = torch.arange(1 - self.num_history, 1, device=self.age.device)
+        return step * self.period_s
+
+    @property
+    def is_continued(self) -> Tensor:
+        """Bool [B, A, H], the extrapolated steps of lost agents."""
+        return self.step_time > 0.5 * self.period_s - self.age[..., None]
+
+    @property
+    def recorded(self) -> Tensor:
+        """Bool [B, A, H], the steps in which an agent was seen."""
+        return self.valid & ~self.is_continued
+
+    @property
+    def present(self) -> Tensor:
+        """Bool [B, A], agents that were seen in the last second; others attend to them only."""
+        return self.agent_mask & (self.age <= SHORT_LOSS_S + ROUNDING_S)
+
 
 # fields of the shape [B, A, ...]
 AGENT_FIELDS = (
@@ -102,6 +128,7 @@ AGENT_FIELDS = (
     "velocity",
     "valid",
     "pose",
+    "age",
 )
 # fields of the shape [B, M, ...]
 POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
@@ -171,11 +198,45 @@ def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
         frame_pose=torch.from_numpy(np.stack([sample.frame_pose for sample in samples])),
         **tensors,
     )
-    batch = SceneBatch(observation, truth)
+    batch = SceneBatch(continued(observation), truth)
     if frame is Frame.SCENE:
         return batch
     home = np.stack([sample.home for sample in samples])
     return transform(batch, torch.from_numpy(home))
+
+
+def continued(o: Observation) -> Observation:
+    """Continue the tracks of lost agents to the present, at their last velocity.
+
+    `pose` and `age` are given; steps that are not recorded may hold anything.
+    """
+    # A GPU would have to wait for the answer.
+    if o.age.device.type == "cpu" and not bool((o.age > 0).any()):
+        return o
+    is_continued = o.is_continued
+    step = torch.arange(o.num_history, device=o.age.device)
+    last = torch.where(o.recorded, step, 0).amax(-1)[..., None, None]  # [B, A, 1, 1]
+    velocity = o.velocity.take_along_dim(last, 2)  # [B, A, 1, 2]
+    path = o.pose[:, :, None, :2] + velocity * o.step_time[:, None]
+    return replace(
+        o,
+        position=torch.where(is_continued[..., None], path, o.position),
+        heading=torch.where(is_continued, o.pose[..., 2:], o.heading),
+        velocity=torch.where(is_continued[..., None], velocity, o.velocity),
+        valid=o.valid | is_continued,
+    )
+
+
+def restated(o: Observation) -> Observation:
+    """The observation with `pose` and `age` of its valid steps, continued to the present."""
+    step = torch.arange(o.num_history, device=o.age.device)
+    last = torch.where(o.valid, step, 0).amax(-1)  # [B, A]
+    age = (o.num_history - 1 - last) * o.period_s * o.valid.any(-1)
+    heading = o.heading.take_along_dim(last[..., None], 2)
+    last = last[..., None, None]
+    velocity = o.velocity.take_along_dim(last, 2).squeeze(2)
+    point = o.position.take_along_dim(last, 2).squeeze(2) + velocity * age[..., None]
+    return continued(replace(o, pose=torch.cat([point, heading], -1), age=age))
 
 
 def _pad(parts: Sequence[np.ndarray]) -> Tensor:

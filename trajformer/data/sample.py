@@ -10,10 +10,11 @@ import numpy as np
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError
 from trajformer.scenes.polylines import cut_polylines
-from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
+from trajformer.scenes.scene import SHORT_LOSS_S, AgentRole, PolylineKind, Scene
 
 _SAME_M = 1.0  # two futures of an agent that stay within this distance count as one
 _MOVING_M = 5.0  # an agent with a future end at least this far away is moving
+ROUNDING_S = 1e-4  # of multiples of a period
 # ints compare faster than enums
 _SCORED = int(AgentRole.SCORED)
 _FOCAL = int(AgentRole.FOCAL)
@@ -33,26 +34,24 @@ class Frame(Enum):
 @dataclass(frozen=True)
 class BatchConfig(
     Config,
-    positive=("max_agents", "map_slack_m"),
+    positive=("map_slack_m",),
     limits={"polyline_length_m": (0.1, 10_000.0), "polyline_points": (2, 1_000)},
 ):
     """Selection of agents and polylines of scenes for a batch.
 
+    A batch holds the targets and all agents that are present: seen in the last second of the
+    history. So what a model knows of an agent's surroundings depends on the scene only, not on the
+    agents that are asked for or on their roles.
+
     Attributes:
         targets: the predicted agents: the `scored` ones (including the focal one), the `focal` one,
-            or `all` agents seen at the last observed step. For training also `moving`: the scored
-            ones, and all agents that are seen at every step including the future and end at least
-            5 m away.
+            or `all` agents that are present. For training also `moving`: the scored ones, and all
+            agents that are seen at every step including the future and end at least 5 m away.
         frame: frame of the batch.
-        max_agents: largest number of agents of a scene: all targets, then the agents nearest to a
-            target.
-        lost_agents: keep context agents that are not seen in the last observed step.
-        agent_radius_m: context agents farther than this from every target are dropped.
-        map_radius_m: polylines farther than this from every target are dropped.
-        map_slack_m: if given, polylines near any selected agent are kept, targets or not. The
-            radius of an agent that is not scored is this many metres plus the distance that it
-            covers at its present speed until the horizon, at most `map_radius_m`. So slow agents do
-            not need a large map, and the map does not depend on which agents are targets.
+        map_radius_m: polylines farther than this from every agent that is present are dropped.
+        map_slack_m: if given, the radius of an agent is this many metres plus the distance that it
+            covers at its present speed until the horizon, at most `map_radius_m`, because slow
+            agents do not need a large map.
         polyline_points: P, points of a piece of a polyline.
         polyline_length_m: longer polylines are cut into pieces.
         road_lines: keep road edges and road lines too, not only lanes and crosswalks.
@@ -60,9 +59,6 @@ class BatchConfig(
 
     targets: Targets = "scored"
     frame: Frame = Frame.SCENE
-    max_agents: int = 96
-    lost_agents: bool = True
-    agent_radius_m: float = 80.0
     map_radius_m: float = 80.0
     map_slack_m: float | None = None
     polyline_points: int = 10
@@ -118,38 +114,47 @@ class _Agents(NamedTuple):
 
     rows: np.ndarray  # int64 [n], indices in the scene
     num_targets: int
-    pose: np.ndarray  # float32 [n, 3], in the last observed step of each agent
+    pose: np.ndarray  # float32 [n, 3], extrapolated to the present
+    velocity: np.ndarray  # float32 [n, 2], m/s, in the last observed step of each agent
+    age: np.ndarray  # float32 [n], seconds since that step
+    is_present: np.ndarray  # bool [n]
 
 
 def _select_agents(scene: Scene, config: BatchConfig) -> _Agents:
     observed = scene.valid[:, : scene.num_history]
     num_agents, num_history = observed.shape
-    last = num_history - 1 - observed[:, ::-1].argmax(1)  # the last observed step
+    steps_ago = observed[:, ::-1].argmax(1)  # of the last observed step
+    last = num_history - 1 - steps_ago
+    age = (steps_ago * scene.period_s).astype(np.float32)
     rows = np.arange(num_agents)
+    velocity = scene.velocity[rows, last]
     pose = np.empty((num_agents, 3), np.float32)
-    pose[:, :2] = scene.position[rows, last]
+    pose[:, :2] = scene.position[rows, last] + velocity * age[:, None]
     pose[:, 2] = scene.heading[rows, last]
 
     is_observed = observed.any(1)
-    is_target = _is_target(scene, config.targets) & is_observed
+    is_present = is_observed & (age <= SHORT_LOSS_S + ROUNDING_S)
+    is_target = _is_target(scene, config.targets, is_present) & is_observed
     targets = is_target.nonzero()[0]
     importance = scene.agent_role[targets].astype(np.int64)  # the focal agent comes first
     targets = targets[(-importance).argsort(kind="stable")]
-
-    is_candidate = is_observed if config.lost_agents else observed[:, -1]
-    context = (is_candidate & ~is_target).nonzero()[0]
-    if len(context) > 0 and len(targets) > 0:
-        context = _nearest(context, targets, pose, config.agent_radius_m)
-    context = context[: max(config.max_agents - len(targets), 0)]
+    context = (is_present & ~is_target).nonzero()[0]
     rows = np.concatenate([targets, context])
-    return _Agents(rows, len(targets), pose.take(rows, 0))
+    return _Agents(
+        rows=rows,
+        num_targets=len(targets),
+        pose=pose.take(rows, 0),
+        velocity=velocity.take(rows, 0),
+        age=age.take(rows),
+        is_present=is_present.take(rows),
+    )
 
 
-def _is_target(scene: Scene, targets: Targets) -> np.ndarray:
+def _is_target(scene: Scene, targets: Targets, is_present: np.ndarray) -> np.ndarray:
     """Bool [A]."""
     now = scene.num_history - 1
     if targets == "all":
-        return scene.valid[:, now]
+        return is_present
     if targets == "focal":
         return scene.agent_role == _FOCAL
     is_scored = scene.agent_role >= _SCORED
@@ -160,21 +165,10 @@ def _is_target(scene: Scene, targets: Targets) -> np.ndarray:
     return is_scored | (scene.valid.all(1) & is_moving)
 
 
-def _nearest(
-    context: np.ndarray, targets: np.ndarray, pose: np.ndarray, radius_m: float
-) -> np.ndarray:
-    """The agents of `context` within a radius around a target, nearest first."""
-    offset = pose.take(context, 0)[:, None, :2] - pose.take(targets, 0)[:, :2]
-    offset *= offset
-    squared_distance = (offset[..., 0] + offset[..., 1]).min(1)  # to the nearest target
-    near = (squared_distance <= radius_m**2).nonzero()[0]
-    return context[near[squared_distance[near].argsort(kind="stable")]]
-
-
 def _select_polylines(scene: Scene, agents: _Agents, config: BatchConfig) -> dict[str, np.ndarray]:
     """Pieces of the polylines near an agent, of the kinds that `config` names."""
     radius = _map_radius(scene, agents, config)
-    center = agents.pose[: len(radius), :2]
+    center = agents.pose[agents.is_present, :2]
     piece, owner = cut_polylines(
         scene.point, scene.polyline_offset, config.polyline_points, config.polyline_length_m
     )
@@ -198,16 +192,13 @@ def _select_polylines(scene: Scene, agents: _Agents, config: BatchConfig) -> dic
 
 
 def _map_radius(scene: Scene, agents: _Agents, config: BatchConfig) -> np.ndarray:
-    """The radius around each of the first agents within which polylines are kept."""
-    if config.map_slack_m is None:  # only targets need a map
-        return np.full(agents.num_targets, config.map_radius_m, np.float32)
-    rows = agents.rows
-    now = scene.num_history - 1
-    velocity = scene.velocity[rows, now] * scene.valid[rows, now, None]
+    """The radius [n] around each present agent within which polylines are kept."""
+    velocity = agents.velocity[agents.is_present]
+    if config.map_slack_m is None:
+        return np.full(len(velocity), config.map_radius_m, np.float32)
     horizon_s = scene.num_future * scene.period_s
     distance = np.hypot(velocity[:, 0], velocity[:, 1]) * horizon_s
-    is_scored = scene.agent_role[rows] >= _SCORED
-    radius = np.where(is_scored, np.inf, config.map_slack_m + distance)
+    radius = config.map_slack_m + distance
     return np.minimum(radius, config.map_radius_m).astype(np.float32)
 
 
@@ -226,6 +217,7 @@ def _assemble(
         "velocity": scene.velocity[:, :num_history].take(rows, 0),
         "valid": scene.valid[:, :num_history].take(rows, 0),
         "pose": agents.pose,
+        "age": agents.age,
     }
     targets = rows[: agents.num_targets]
     if scene.num_steps > num_history:

@@ -63,7 +63,7 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
         """Extrapolate the velocity of each target from the step in which it was last seen."""
         targets = observation.num_targets
         start, mean_velocity = extrapolate(observation, targets)
-        last = last_valid(observation.valid[:, :targets])[..., None]
+        last = last_valid(observation.recorded[:, :targets])[..., None]
         velocity = mean_velocity
         if self.config.recorded:
             recorded = observation.velocity[:, :targets]
@@ -146,7 +146,7 @@ def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Te
     Returns:
         Positions in metres and velocities in m/s, each [B, A, 2].
     """
-    valid = observation.valid[:, :agents]
+    valid = observation.recorded[:, :agents]
     position = observation.position[:, :agents]
     steps = max(1, round(WINDOW_S / observation.period_s))
     index = torch.arange(observation.num_history, device=valid.device)

@@ -77,7 +77,7 @@ class AgentTracks:
     """Tracks of agents, each in the frame of the agent.
 
     Attributes:
-        pose: [B, A, 3], in the batch frame: the last observed position, and the direction of the
+        pose: [B, A, 3], in the batch frame: the present position, and the direction of the
             net displacement, or the heading of an agent without displacement.
         unit: [B, A], unit of length in metres, about the mean step length.
         rest: bool [B, A], steps are known, and none is longer than a fifth of `step_m`.
@@ -138,16 +138,16 @@ class History(nn.Module):
         self.time = LearnedPosition((config.max_history,), width)
         self.encoder = Encoder(config.block, config.time_layers)
 
-    def forward(self, tracks: AgentTracks, valid: Tensor) -> Tensor:
-        """The token of the last step [B, A, D]; `valid` [B, A, H] masks unseen steps."""
+    def forward(self, tracks: AgentTracks, observation: Observation) -> Tensor:
+        """The token of the last step [B, A, D]."""
         unit = tracks.unit[..., None, None]
-        known = tracks.known[..., None].float()
+        known = (tracks.known & observation.recorded)[..., None].float()
         position = _POSITION_SCALE * tracks.position / unit
         features = [position, tracks.step / unit, known, unit.log().expand_as(known)]
         tokens = self.token(torch.cat(features, -1))  # [B, A, H, D]
         # Learned positions count back from the last observed step.
         tokens = tokens + self.time()[-tokens.shape[2] :]
-        return self.encoder.token(tokens, -1, valid[:, :, None])
+        return self.encoder.token(tokens, -1, observation.valid[:, :, None])
 
 
 class NeighborAttention(nn.Module):
@@ -226,7 +226,7 @@ class CrowdForecaster(Forecaster, config=CrowdConfig):
         check_lengths(observation, self.config.num_future, self.config.max_history)
         tracks = agent_tracks(observation, self.config.step_m)
         targets = observation.num_targets
-        x = self.history(tracks, observation.valid)[:, :targets]
+        x = self.history(tracks, observation)[:, :targets]
         for layer in self.social:
             x = layer(x, tracks, observation)
         x = self.norm(x)

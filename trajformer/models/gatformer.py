@@ -132,8 +132,8 @@ class SceneGraph(nn.Module):
         pose = pose[:, :, steps].transpose(1, 2)  # [B, T, A, 3]
         velocity = observation.velocity[:, :, steps].transpose(1, 2)  # [B, T, A, 2]
         valid = observation.valid & observation.agent_mask[..., None]
-        # Agents that are lost later have no incoming edges.
-        visible = (valid[:, :, steps] & valid[..., -1:]).transpose(1, 2)  # [B, T, A]
+        # Agents that were lost long ago have no incoming edges.
+        visible = (valid[:, :, steps] & observation.present[..., None]).transpose(1, 2)  # [B, T, A]
 
         # The frame of a receiver: its position in this step and, as for its displacement vectors,
         # its last heading.

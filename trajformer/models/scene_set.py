@@ -11,7 +11,7 @@ cross-entropy of the modes. All queries receive a cross-entropy of existence, wi
 for unmatched queries. Padding is neither matched nor classified.
 
 Design:
-- The frame of the scene is the pose of the focal agent, else of the agent nearest to the mean, for
+- The frame of the scene is the pose of the agent nearest to the mean of the present agents, for
   SE(2)-equivariance.
 - Queries are positions and also the input of the decoder: with zeros, as in DETR, its first
   self-attention would have no effect.
@@ -55,7 +55,6 @@ from trajformer.models.tokens import (
     pose_features,
 )
 from trajformer.scenes.geometry import from_frame, relative_pose, rotate
-from trajformer.scenes.scene import AgentRole
 
 _PENALTY_M = 5.0  # added to the distance of a query with existence probability 0
 _FORBIDDEN = 1e9  # cost of padding; an infinite cost is reported as an error
@@ -228,9 +227,10 @@ class _SceneAgents(NamedTuple):
     """The agents of each scene, in the scene's frame."""
 
     pose: Tensor  # [B, 3], the scene's frame in the batch frame
-    present: Tensor  # bool [B, A], targets, and agents seen in the last step
+    present: Tensor  # bool [B, A], agents that others attend to
+    exists: Tensor  # bool [B, A], present agents and targets
     relative: Tensor  # [B, A, 3], poses of agents
-    state: Tensor  # [B, A, 4], position and velocity; zero if not present
+    state: Tensor  # [B, A, 4], position and velocity; zero if it does not exist
 
 
 class SceneSet(Forecaster, config=SceneSetConfig):
@@ -293,13 +293,13 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         decoded = []
         if self.queries is None:
             # The tokens of agents are the queries, and each starts from the state of its agent.
-            layers = self.decoder(
-                encoded, memory, mask=agents.present[:, None], memory_mask=keys, position=tokens
-            )
+            itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
+            mask = agents.present[:, None] | itself
+            layers = self.decoder(encoded, memory, mask=mask, memory_mask=keys, position=tokens)
             angle = agents.relative[..., 2]
             for x in layers:
                 part = self._decode(observation, x, agents.state, angle, agents.pose)
-                logit = part.logit.masked_fill(~agents.present, -torch.inf)
+                logit = part.logit.masked_fill(~agents.exists, -torch.inf)
                 decoded.append(replace(part, logit=logit))
         else:
             queries = self.queries.expand(len(memory), -1, -1)
@@ -357,21 +357,22 @@ def _scene_agents(observation: Observation) -> _SceneAgents:
     """The agents in the frame of the scene."""
     target = torch.zeros_like(observation.agent_mask)
     target[:, : observation.num_targets] = observation.target_mask
-    present = observation.agent_mask & (observation.valid[..., -1] | target)
-    pose = _scene_pose(observation, present)
+    present = observation.present
+    exists = observation.agent_mask & (present | target)
+    pose = _scene_pose(observation)
     relative = relative_pose(observation.pose, pose[:, None])
     velocity = rotate(last_velocity(observation), -pose[:, None, 2])
-    state = torch.cat([relative[..., :2], velocity], -1) * present[..., None]
-    return _SceneAgents(pose, present, relative, state)
+    state = torch.cat([relative[..., :2], velocity], -1) * exists[..., None]
+    return _SceneAgents(pose, present, exists, relative, state)
 
 
-def _scene_pose(observation: Observation, present: Tensor) -> Tensor:
-    """The scene's frame [B, 3]: the pose of the focal agent, else of the agent nearest the mean."""
+def _scene_pose(observation: Observation) -> Tensor:
+    """The scene's frame [B, 3]: the pose of the agent nearest to the mean of the present ones."""
     position = observation.pose[..., :2]
+    present = observation.present
     mean = masked_mean(position, present[..., None], 1)
     distance = (position - mean[:, None]).norm(dim=-1)  # [B, A]
-    is_focal = observation.agent_role == int(AgentRole.FOCAL)
-    distance = distance.masked_fill(is_focal, -1.0).masked_fill(~present, torch.inf)
+    distance = distance.masked_fill(~present, torch.inf)
     chosen = distance.argmin(-1)
     scene = torch.arange(len(chosen), device=chosen.device)
     return observation.pose[scene, chosen]

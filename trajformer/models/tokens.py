@@ -1,7 +1,6 @@
 """Tokens of an observation: motion of agents, and lanes and neighbors around agents.
 
-All features are relative to the pose of an agent at its last observed step, so that they are
-SE(2)-invariant.
+All features are relative to the present pose of an agent, so that they are SE(2)-invariant.
 
 - Building blocks: `mlp`, `group_steps`, `take`, `nearest`.
 - Agents in their own frames: `motion_vectors`, `MotionTokenizer`.
@@ -70,9 +69,9 @@ def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Te
     """Displacements between consecutive observed steps (mmTransformer, section 3.1).
 
     The features of each vector, in the frame of the agent, are: displacement, time in seconds (0
-    for the last step), end point, cosine and sine of the heading at the end point, and one; zeros
-    if one of its steps is unseen. `steps` consecutive vectors are concatenated; the last group ends
-    in the last observed step.
+    for the last step), end point, cosine and sine of the heading at the end point, and whether the
+    end point was recorded; zeros if one of its steps is not valid. `steps` consecutive vectors are
+    concatenated; the last group ends in the last observed step.
 
     Returns:
         Features [B, A, L, 8 * steps] with L = ceil((H - 1) / steps), and bool [B, A, L]: groups
@@ -88,12 +87,13 @@ def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Te
     count = observation.num_history - 1
     step = torch.arange(-count + 1, 1, device=xy.device, dtype=xy.dtype)
     time = (step * observation.period_s).expand(mask.shape)[..., None]
-    parts = [displacement, time, end, heading.cos(), heading.sin(), torch.ones_like(time)]
+    recorded = observation.recorded[..., 1:, None].to(xy.dtype)
+    parts = [displacement, time, end, heading.cos(), heading.sin(), recorded]
     return group_steps(torch.cat(parts, -1) * mask[..., None], mask, steps)
 
 
 def last_velocity(observation: Observation) -> Tensor:
-    """Velocities [B, A, 2] in the last step of the history; zero for agents unseen at this step."""
+    """Velocities [B, A, 2] at the present, those of lost agents when they were seen last."""
     return observation.velocity[:, :, -1] * observation.valid[:, :, -1:]
 
 
@@ -146,17 +146,16 @@ def take(x: Tensor, index: Tensor) -> Tensor:
 
 
 def neighbors(observation: Observation, radius_m: float, count: int) -> tuple[Tensor, Tensor]:
-    """The nearest agents of each target that are seen in the last step, the target itself first.
+    """The nearest present agents of each target, the target itself first.
 
     Returns:
         Indices int64 [B, S, n], and bool [B, S, n]: False for missing neighbors.
     """
     position = observation.pose[..., :2]
     distance = pairwise_distances(position[:, : observation.num_targets], position)  # [B, S, A]
-    seen = observation.agent_mask & observation.valid[..., -1]
     itself = torch.eye(*distance.shape[1:], device=distance.device, dtype=torch.bool)
     distance = distance.masked_fill(itself, -1.0)
-    return nearest(distance, seen[:, None] | itself, radius_m, count)
+    return nearest(distance, observation.present[:, None] | itself, radius_m, count)
 
 
 def state_width(steps: int) -> int:
@@ -167,9 +166,9 @@ def state_width(steps: int) -> int:
 def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
     """Histories of agents in the frame of each target (Wayformer's agent interactions).
 
-    The features of each state are: position, velocity, cosine and sine of the heading, and one;
-    zeros for an unseen step. `steps` consecutive states are concatenated (Wayformer has 1); the
-    last group ends in the last step. The agent's kind follows.
+    The features of each state are: position, velocity, cosine and sine of the heading, and whether
+    it was recorded; zeros for a step that is not valid. `steps` consecutive states are concatenated
+    (Wayformer has 1); the last group ends in the last step. The agent's kind follows.
 
     Args:
         observation: the input of the model.
@@ -178,22 +177,23 @@ def agent_states(observation: Observation, index: Tensor, steps: int = 1) -> tup
 
     Returns:
         Features [B, S, T, n, C] with T = ceil(H / steps), and bool [B, S, T, n]: groups with at
-        least one seen step.
+        least one valid step.
     """
     pose = observation.pose[:, : observation.num_targets, None, None]
     angle = -pose[..., 2]
     position = to_frame(take(observation.position, index), pose) / LENGTH_SCALE_M
     velocity = rotate(take(observation.velocity, index), angle) / LENGTH_SCALE_M
     heading = (take(observation.heading, index) + angle)[..., None]
-    parts = [position, velocity, heading.cos(), heading.sin(), torch.ones_like(heading)]
-    seen = take(observation.valid, index)
-    state = torch.cat(parts, -1) * seen[..., None]
-    state, seen = group_steps(state, seen, steps)  # [B, S, n, T, 7 steps], [B, S, n, T]
+    recorded = take(observation.recorded, index)[..., None].to(position.dtype)
+    parts = [position, velocity, heading.cos(), heading.sin(), recorded]
+    valid = take(observation.valid, index)
+    state = torch.cat(parts, -1) * valid[..., None]
+    state, valid = group_steps(state, valid, steps)  # [B, S, n, T, 7 steps], [B, S, n, T]
 
     agent_kind = take(observation.agent_kind, index)
     kind = nn.functional.one_hot(agent_kind, len(AgentKind)).to(state.dtype)
     kind = kind[:, :, :, None].expand(*state.shape[:-1], -1)
-    return torch.cat([state, kind], -1).transpose(2, 3), seen.transpose(2, 3)
+    return torch.cat([state, kind], -1).transpose(2, 3), valid.transpose(2, 3)
 
 
 class PolylineEncoder(nn.Module):

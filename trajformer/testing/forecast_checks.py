@@ -11,12 +11,14 @@ from trajformer.data.batch import (
     POLYLINE_FIELDS,
     Observation,
     SceneBatch,
+    continued,
     transform,
 )
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.models.forecaster import Forecaster
 from trajformer.scenes.geometry import to_frame
+from trajformer.scenes.scene import SHORT_LOSS_S
 from trajformer.testing.outputs import assert_equal
 from trajformer.testing.scenes import crop, select_rows
 
@@ -24,6 +26,8 @@ ROUNDING_M = 1e-4  # about 10 float32 rounding errors at 100 m
 # After a change of frame: rounded positions enter velocities (divided by 0.1 s) and all layers.
 POSE_ROUNDING_M = 2e-3
 _ANGLE = 2.1  # radians, of the rotated scene
+STEADY_M_S = 8.0  # of a target that moves steadily
+LOST_M = 1.0  # largest change of its forecast if its last steps are unseen
 
 
 @torch.no_grad()
@@ -96,28 +100,84 @@ def check_unseen_steps(model: Forecaster, batch: SceneBatch) -> None:
 
 @torch.no_grad()
 def check_lost_agents(model: Forecaster, batch: SceneBatch) -> None:
-    """The pose of an agent that is not seen in the last step is ignored, except for targets.
+    """An agent that was lost more than a second ago is ignored, except as a target.
 
-    It is the pose in which the agent was seen last, maybe seconds ago.
+    Its state is extrapolated, maybe over seconds.
     """
     observation = batch.observation
-    num_targets = observation.num_targets
-    valid = observation.valid.clone()
-    valid[:, num_targets::2, -1] = False
-    hidden: dict[str, Any] = {}
-    for name in ("position", "heading", "velocity"):
-        value = getattr(observation, name)
-        hidden[name] = value * _append_axes(valid, value.ndim)
-    observation = replace(observation, valid=valid, **hidden)
-
-    lost = observation.agent_mask & ~valid[..., -1]
-    lost[:, :num_targets] = False
+    lost = observation.agent_mask.clone()
+    lost[:, : observation.num_targets] = False
+    lost[:, ::2] = False
     assert lost.any(), "the batch has no agent in addition to its targets"
-    noise = torch.randn(observation.pose.shape, generator=torch.Generator().manual_seed(5))
+    age = torch.where(lost, 2 * SHORT_LOSS_S, observation.age)
+    observation = replace(observation, age=age)
+
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randn(observation.pose.shape, generator=generator)
     pose = torch.where(lost[..., None], noise, observation.pose)
-    _assert_same(
-        model, observation, replace(observation, pose=pose), "another pose of a lost agent"
-    )
+    velocity = torch.where(lost[..., None, None], 3.0, observation.velocity)
+    other = replace(observation, pose=pose, velocity=velocity)
+    _assert_same(model, observation, other, "another state of a lost agent")
+
+
+@torch.no_grad()
+def check_lost_targets(model: Forecaster, batch: SceneBatch) -> None:
+    """The forecast of a target at constant velocity changes little if its last steps are unseen.
+
+    Constant velocity itself loses nothing there.
+    """
+    observation = _with_steady_targets(batch.observation)
+    forecast = model.eval()(observation).in_batch_frame()
+    for count in (1, 2, 5):
+        step = torch.arange(observation.num_history)
+        seen = observation.valid & (step < observation.num_history - count)
+        seen[:, 1:] = observation.valid[:, 1:]
+        age = observation.age.clone()
+        age[:, 0] = count * observation.period_s
+        lost = continued(replace(observation, valid=seen, age=age))
+        change = (model(lost).in_batch_frame() - forecast)[:, 0].norm(dim=-1)
+        message = f"without its last {count} steps, a steady target moves by {change.max():.3g} m"
+        assert change.max() <= LOST_M, message
+
+
+def _with_steady_targets(observation: Observation) -> Observation:
+    """The observation with a first target that is seen in all steps, at a constant velocity."""
+    pose = observation.pose[:, :1]
+    ahead = torch.stack([pose[..., 2].cos(), pose[..., 2].sin()], -1)
+    velocity = STEADY_M_S * ahead[:, :, None].expand(-1, -1, observation.num_history, -1)
+    position = pose[:, :, None, :2] + velocity * observation.step_time[:, None]
+    heading = pose[..., 2:].expand(-1, -1, observation.num_history)
+    steady: dict[str, Any] = {"position": position, "velocity": velocity, "heading": heading}
+    steady["valid"] = torch.ones_like(heading, dtype=torch.bool)
+    steady["age"] = torch.zeros_like(observation.age[:, :1])
+    fields: dict[str, Any] = {}
+    for name, value in steady.items():
+        fields[name] = torch.cat([value, getattr(observation, name)[:, 1:]], 1)
+    return replace(observation, **fields)
+
+
+@torch.no_grad()
+def check_question(model: Forecaster, batch: SceneBatch) -> None:
+    """The forecast of a target does not depend on the other targets, which are context then.
+
+    Joint models are not checked: they predict the targets together.
+    """
+    if model.joint:
+        return
+    for scene in range(batch.num_scenes):
+        asked = crop(batch, scene)
+        alone = crop(batch, scene, targets=1)
+        expected = _of_targets(asked.observation, model.eval()(asked.observation))
+        actual = _of_targets(alone.observation, model(alone.observation))
+        _assert_close(actual, [value[:1] for value in expected], "a target asked for alone")
+
+
+@torch.no_grad()
+def check_roles(model: Forecaster, batch: SceneBatch) -> None:
+    """The roles of agents are ignored: they are set by looking at the future."""
+    observation = batch.observation
+    role = torch.zeros_like(observation.agent_role)
+    _assert_same(model, observation, replace(observation, agent_role=role), "other roles")
 
 
 @torch.no_grad()
@@ -209,11 +269,11 @@ def check_horizon(model: Forecaster, batch: SceneBatch) -> None:
 
 @torch.no_grad()
 def check_targets(model: Forecaster, batch: SceneBatch) -> None:
-    """All agents that are seen in the last step can be targets."""
+    """All agents that are present can be targets."""
     observation = batch.observation
-    seen = observation.agent_mask & observation.valid[..., -1]
-    forecast = model.eval()(replace(observation, target_mask=seen))
-    num_agents = seen.shape[1]
+    present = observation.present
+    forecast = model.eval()(replace(observation, target_mask=present))
+    num_agents = present.shape[1]
     predicted = forecast.position.shape[1]
     assert predicted == num_agents, f"{predicted} targets, expected {num_agents}"
     assert forecast.position.isfinite().all(), "all agents as targets: forecast is not finite"

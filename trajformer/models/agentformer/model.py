@@ -2,9 +2,8 @@
 
 Differences from the released code:
 - Scenes are batched with padding; unseen steps are masked tokens.
-- All agents present in the last observed step are decoded together with the targets, so that a
-  forecast does not depend on which agents have a recorded future. All agents observed at any step
-  are context.
+- All agents that are present are decoded together with the targets, so that a
+  forecast does not depend on which agents have a recorded future.
 - Samples are rolled out with a key/value cache and without a gradient. Only each agent's best
   sample is decoded again, all steps in parallel, for the gradient. Loss and gradient are equal to
   the paper's, because fed-back positions have no gradient. Dropout applies to the parallel pass
@@ -30,7 +29,6 @@ from trajformer.core.blocks import BlockConfig, masked_mean
 from trajformer.data.batch import Observation, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.errors import ConfigError
-from trajformer.losses.displacement import last_valid
 from trajformer.models.agentformer.losses import CVAELossConfig, Reconstruction
 from trajformer.models.agentformer.networks import (
     Context,
@@ -39,6 +37,7 @@ from trajformer.models.agentformer.networks import (
     FutureEncoder,
 )
 from trajformer.models.agentformer.tokens import (
+    AgentStates,
     displacements,
     initialize,
     token_inputs,
@@ -188,24 +187,23 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
 
     def encode(self, observation: Observation) -> Context:
         """Encode the observed steps of all agents and the lanes."""
-        valid = observation.valid
         origin = self._origin(observation)
-        position = self._normalize(observation.position, valid, origin)  # [B, A, H, 2]
-        last = last_valid(valid)[..., None]  # [B, A, 1]
-        start = position.take_along_dim(last[..., None], 2).squeeze(2)
-        heading = self._last_heading(observation, last)
-        per_token = self.config.steps_per_token
-        displacement = displacements(position, valid)
-        inputs, real = token_inputs(position, displacement, valid, heading, per_token, past=True)
+        position = self._normalize(observation.position, observation.valid, origin)  # [B, A, H, 2]
+        start = position[:, :, -1]
+        heading = self._last_heading(observation)
+        valid = observation.valid
+        states = AgentStates(position, displacements(position, valid), valid, observation.recorded)
+        inputs, real = token_inputs(states, heading, self.config.steps_per_token, past=True)
         lanes, lane_mask = self._lane_tokens(observation, origin)
         time = self._past_times(observation)
-        memory, mask, agent = self.context(inputs, real, time, lanes, lane_mask)
+        present = observation.present
+        memory, mask, agent = self.context(inputs, real, present, time, lanes, lane_mask)
         return Context(
             memory,
             mask,
             num_lanes=lanes.shape[1],
             agent=agent,
-            present=valid[..., -1],
+            present=present,
             start=start,
             velocity=self._velocity(observation, start),
             heading=heading,
@@ -301,11 +299,11 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         """Positions [B, A, T, 2] in metres to normalised units; zero where not valid."""
         return (position - origin[:, None, None]) / self.config.scale_m * valid[..., None]
 
-    def _last_heading(self, observation: Observation, last: Tensor) -> Tensor:
-        """Cosine and sine [B, A, 2] in steps `last` [B, A, 1], or [B, A, 0] without a road."""
+    def _last_heading(self, observation: Observation) -> Tensor:
+        """Cosine and sine [B, A, 2] at the present, or [B, A, 0] without a road."""
         if self.lanes is None:
-            return observation.heading.new_zeros(*last.shape[:2], 0)
-        angle = (observation.heading * observation.valid).gather(2, last)
+            return observation.heading.new_zeros(*observation.agent_mask.shape, 0)
+        angle = (observation.heading * observation.valid)[..., -1:]
         return torch.cat([angle.cos(), angle.sin()], -1)
 
     def _past_times(self, observation: Observation) -> Tensor:
@@ -331,9 +329,8 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         known = torch.cat([start_valid, valid[..., :-1]], 2) & valid
         displacement = (target - previous) * known[..., None]
         heading = context.heading[:, :num_targets]
-        inputs, real = token_inputs(
-            target, displacement, valid, heading, self.config.steps_per_token, past=False
-        )
+        states = AgentStates(target, displacement, valid, recorded=valid)
+        inputs, real = token_inputs(states, heading, self.config.steps_per_token, past=False)
         return self.future(inputs, real, context)
 
     def _lane_tokens(self, observation: Observation, origin: Tensor) -> tuple[Tensor, Tensor]:
@@ -366,11 +363,11 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         return noise.unflatten(-1, (samples, latent)).transpose(1, 2)
 
     def _origin(self, observation: Observation) -> Tensor:
-        """Origin [B, 2] of each scene: mean of all observed positions.
+        """Origin [B, 2] of each scene: mean of all observed positions of present agents.
 
-        With `last` it is the mean of the positions in the last step, if an agent is present.
+        With `last` it is the mean of their positions in the last step, if there is any.
         """
-        mask = observation.valid
+        mask = observation.valid & observation.present[..., None]
         if self.config.origin == "last":
             last = F.pad(mask[..., -1:], (mask.shape[-1] - 1, 0))
             has_agent = last.any(-1).any(-1)[:, None, None]

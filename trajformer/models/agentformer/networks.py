@@ -31,8 +31,8 @@ class Context:
     mask: Tensor | None  # bool [B, 1, H' * A + M], which tokens are real; None if all are
     num_lanes: int  # M
     agent: Tensor  # [B, A, D], mean over the tokens of each agent
-    present: Tensor  # bool [B, A], observed in the last step
-    start: Tensor  # [B, A, 2], last observed position
+    present: Tensor  # bool [B, A], seen in the last second
+    start: Tensor  # [B, A, 2], present position
     velocity: Tensor  # [B, A, 2], displacement per step; zero without `extrapolate`
     heading: Tensor  # [B, A, 2], last observed cosine and sine, or [B, A, 0] without headings
 
@@ -46,18 +46,26 @@ class ContextEncoder(nn.Module):
         self.encoder = Encoder(block, layers)
 
     def forward(
-        self, x: Tensor, real: Tensor, time: Tensor, lanes: Tensor, lane_mask: Tensor
+        self,
+        x: Tensor,
+        real: Tensor,
+        present: Tensor,
+        time: Tensor,
+        lanes: Tensor,
+        lane_mask: Tensor,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         """Encode the past: `memory`, `mask` and `agent` of the `Context`.
 
-        Inputs [B, H', A, C] of tokens, `real` bool [B, H', A], are at times [H']. Lanes are tokens
-        [B, M, D] with bool [B, M].
+        Inputs [B, H', A, C] of tokens, `real` bool [B, H', A], are at times [H']. Tokens of agents
+        that are not `present`, bool [B, A], are not attended to. Lanes are tokens [B, M, D] with
+        bool [B, M].
         """
         steps, agents = real.shape[1:]
         num_lanes = lanes.shape[1]
         tokens = self.tokens(x, time).flatten(1, 2)  # [B, H' * A, D]
-        all_real = torch.cat([real.flatten(1), lane_mask], 1)
-        mask = useful_mask(all_real[:, None])
+        of_present = real & present[:, None]
+        keys = torch.cat([of_present.flatten(1), lane_mask], 1)
+        mask = useful_mask(keys[:, None])
         groups = Groups(agents, agents, (num_lanes, num_lanes))
         memory = self.encoder(torch.cat([tokens, lanes], 1), mask, groups=groups)
         by_step = memory[:, : steps * agents].unflatten(1, (steps, agents))

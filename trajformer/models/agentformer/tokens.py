@@ -5,7 +5,7 @@ all agents are one sequence in time-major order. Positions are normalised: relat
 scene, in units of `scale_m` metres.
 """
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,20 +29,29 @@ def token_width(steps_per_token: int, *, heading: bool) -> int:
     return width
 
 
+class AgentStates(NamedTuple):
+    """States of agents at T steps, in normalised units."""
+
+    position: Tensor  # [B, A, T, 2]
+    displacement: Tensor  # [B, A, T, 2], from the previous step
+    valid: Tensor  # bool [B, A, T]
+    recorded: Tensor  # bool [B, A, T], False for steps that are extrapolated
+
+
 def token_inputs(
-    position: Tensor, displacement: Tensor, valid: Tensor, heading: Tensor, steps: int, past: bool
+    states: AgentStates, heading: Tensor, steps: int, past: bool
 ) -> tuple[Tensor, Tensor]:
     """Group the states of agents into tokens of `steps` consecutive steps.
 
-    Position and displacement from the previous step are [B, A, T, 2], `valid` is bool [B, A, T],
-    the heading [B, A, 2] as cosine and sine, or [B, A, 0] in a model without headings. A token of
-    several steps also contains the validity of each step; an incomplete token is the first one
-    (`past`) or the last one. Returns inputs [B, T', A, C] with T' = ceil(T / steps), and bool [B,
-    T', A], True for tokens with a valid step.
+    The heading is [B, A, 2], cosine and sine, or [B, A, 0] in a model without headings. A token of
+    several steps also says which of them were recorded (the paper's token of one step does not); an
+    incomplete token is the first one (`past`) or the last one. Returns inputs [B, T', A, C] with
+    T' = ceil(T / steps), and bool [B, T', A], True for tokens with a valid step.
     """
-    state = torch.cat([position, displacement], -1)  # [B, A, T, 4]
+    valid = states.valid
+    state = torch.cat([states.position, states.displacement], -1)  # [B, A, T, 4]
     if steps > 1:
-        state = torch.cat([state, valid[..., None].to(state.dtype)], -1)
+        state = torch.cat([state, states.recorded[..., None].to(state.dtype)], -1)
         state, valid = group_steps(state * valid[..., None], valid, steps, past=past)
     heading_of_token = heading[:, :, None].expand(*state.shape[:3], -1)
     inputs = torch.cat([state, heading_of_token], -1)  # [B, A, T', C]

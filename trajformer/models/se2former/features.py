@@ -11,7 +11,7 @@ from trajformer.core.blocks import masked_mean
 from trajformer.data.batch import Observation
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
-from trajformer.scenes.scene import AgentKind, AgentRole
+from trajformer.scenes.scene import AgentKind
 
 LANE_POINTS = 8  # a lane piece is resampled to this number of points
 NUM_LANE_FEATURES = 2 * LANE_POINTS + NUM_ATTRIBUTES
@@ -54,7 +54,7 @@ class Motion(NamedTuple):
     """Observed motion of agents, each in its own frame."""
 
     position: Tensor  # [B, A, H, 2], metres
-    velocity: Tensor  # [B, A, 2] in the last step, m/s
+    velocity: Tensor  # [B, A, 2] at the present, m/s
 
     @classmethod
     def of(cls, observation: Observation) -> Motion:
@@ -67,7 +67,7 @@ class Motion(NamedTuple):
 
 def num_agent_features(max_history: int) -> int:
     """Number of features C of `agent_features`."""
-    return 5 * max_history + 3 + len(AgentKind)
+    return 5 * max_history + 2 + len(AgentKind)
 
 
 def agent_features(observation: Observation, motion: Motion, max_history: int) -> Tensor:
@@ -75,14 +75,12 @@ def agent_features(observation: Observation, motion: Motion, max_history: int) -
 
     For each of `max_history` steps, the last one being the present: the residual from a constant
     velocity in metres / 2, the displacement from the step before in metres * 2, and whether the
-    step was seen. Then the velocity in m/s / 10, whether the agent is a focal one, and its type.
+    step was recorded, so that the last ones say for how long the agent has been lost. Then the
+    velocity in m/s / 10, and the type of the agent.
     """
     position, velocity = motion
-    seen = observation.valid[..., None].float()
-
-    time = torch.arange(1 - observation.num_history, 1, device=position.device)
-    time = time * observation.period_s
-    straight = velocity[:, :, None] * time[:, None]
+    seen = observation.recorded[..., None].float()
+    straight = velocity[:, :, None] * observation.step_time[:, None]
     residual = (position - straight) / 2 * seen
 
     both_seen = seen[:, :, 1:] * seen[:, :, :-1]
@@ -94,6 +92,5 @@ def agent_features(observation: Observation, motion: Motion, max_history: int) -
     missing = max_history - observation.num_history
     steps = nn.functional.pad(steps, (0, 0, missing, 0)).flatten(2)
 
-    focal = (observation.agent_role == int(AgentRole.FOCAL))[..., None].float()
     kind = nn.functional.one_hot(observation.agent_kind, len(AgentKind)).float()
-    return torch.cat([steps, velocity / 10, focal, kind], -1)
+    return torch.cat([steps, velocity / 10, kind], -1)

@@ -66,6 +66,7 @@ from trajformer.models.se2former.worlds import (
     WorldMixture,
     WorldProbabilities,
 )
+from trajformer.scenes.geometry import from_frame, relative_pose
 
 _PATH_POINTS = 8  # points of a proposal that the refinement sees
 _PATH_SCALE_M = 20.0  # they are divided by it
@@ -149,7 +150,8 @@ class SE2FormerConfig(
 class MapEncoding(NamedTuple):
     """Encoded pieces of lanes, for any number of `encode_agents` and `forecast` calls."""
 
-    center: Tensor  # [B, 2] in the batch frame; frames and memories are relative to it
+    frame_pose: Tensor  # float64 [B, 3], the batch frame of the map in the city frame
+    center: Tensor  # [B, 2] in this batch frame; frames and memories are relative to it
     agent_memories: tuple[Memory, ...]  # for each agent layer
     decoder_memory: Memory  # for the decoder layers and the refinement
     mask: Tensor  # bool [B, M]
@@ -160,9 +162,9 @@ class AgentEncoding(NamedTuple):
 
     motion: Motion
     token: Tensor  # [B, A, D]
-    frames: Frames  # [B, A]
+    frames: Frames  # [B, A], in the batch frame of the map
     memory: Memory  # for the decoder layers and the refinement
-    mask: Tensor  # bool [B, A]
+    mask: Tensor  # bool [B, A], agents that others attend to
 
 
 class Surroundings(NamedTuple):
@@ -299,14 +301,25 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         for layer, keys in zip(self.map_layers, self.map_keys, strict=True):
             token = layer(token, frames, keys(token, frames), mask[:, None])
         agent_memories = tuple(keys(token, frames) for keys in self.agent_keys)
-        return MapEncoding(center, agent_memories, self.decoder_keys(token, frames), mask)
+        return MapEncoding(
+            frame_pose=observation.frame_pose,
+            center=center,
+            agent_memories=agent_memories,
+            decoder_memory=self.decoder_keys(token, frames),
+            mask=mask,
+        )
 
     def encode_agents(self, observation: Observation, lanes: MapEncoding) -> AgentEncoding:
-        """Encode the agents that are seen in the last step, and the targets."""
-        context = observation.agent_mask.shape[1] - observation.num_targets
-        is_target = nn.functional.pad(observation.target_mask, (0, context))
-        mask = observation.agent_mask & (observation.valid[..., -1] | is_target)
-        frames = _frames_around(lanes.center, observation.pose)
+        """Encode all agents; they attend to lanes and to the agents that are present.
+
+        The map may have been encoded in another batch frame.
+        """
+        mask = observation.present
+        moved = relative_pose(observation.frame_pose, lanes.frame_pose)[:, None]
+        moved = moved.to(observation.pose.dtype)
+        point = from_frame(observation.pose[..., :2], moved)
+        heading = observation.pose[..., 2:] + moved[..., 2:]
+        frames = _frames_around(lanes.center, torch.cat([point, heading], -1))
         motion = Motion.of(observation)
         token = self.embed_agent(agent_features(observation, motion, self.config.max_history))
 

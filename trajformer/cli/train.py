@@ -13,7 +13,7 @@ from trajformer.cli.parsing import Formatter, Parser, add_variant
 from trajformer.cli.tasks import TASKS
 from trajformer.errors import TrajformerError
 from trajformer.recipes.checkpoint import recipe_of
-from trajformer.recipes.checkpoint_files import read_checkpoint
+from trajformer.recipes.checkpoint_files import CONFIG_KEY, read_checkpoint
 from trajformer.recipes.names import recipe_file
 from trajformer.recipes.plain import from_plain, schema, to_plain
 from trajformer.recipes.recipe import TrainConfig
@@ -108,7 +108,7 @@ class RecipeParser(Parser):
         if not init or "--resume" in words or self.task != TrainConfig.task:
             return []
         self.init_text = _fields_of_init(init)
-        return ["--config", OF_INIT]
+        return ["--config", OF_INIT] if self.init_text else []
 
     def hint(self) -> str:
         """The end of error messages, with the recipes that were read."""
@@ -131,11 +131,15 @@ def _option(name: str, words: list[str]) -> str | None:
 def _fields_of_init(init: str) -> str:
     """The model, its batch settings and the unit of the checkpoint --init, as YAML.
 
+    It is empty for a checkpoint of another task, because the task of the recipe is not known yet.
     Raises TrajformerError: the checkpoint cannot be read.
     """
     path = Path(init)
     try:
-        plain = to_plain(recipe_of(path, read_checkpoint(path), TrainConfig))
+        content = read_checkpoint(path)
+        if content[CONFIG_KEY].get("task", TrainConfig.task) != TrainConfig.task:
+            return ""
+        plain = to_plain(recipe_of(path, content, TrainConfig))
     except TrajformerError as error:
         raise TrajformerError(f"init: {error}") from error
     data = {"batch": plain["data"]["batch"], "unit": plain["data"]["unit"]}

@@ -19,6 +19,7 @@ from trajformer.plotting.attention import (
     draw_bars,
     draw_image,
 )
+from trajformer.plotting.fonts import escaped, families
 from trajformer.plotting.scene import save_figure
 
 # The palette of Okabe and Ito. Dashes distinguish the classes without color.
@@ -59,7 +60,7 @@ def save_classification(
     pixels = image.permute(1, 2, 0).squeeze(-1).numpy()
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3, width_ratios=(1, 1, 1.1))
-    draw_image(left, pixels).set_title(title, fontsize=style.FONT_PT, parse_math=False)
+    _set_title(draw_image(left, pixels), title, style.FONT_PT)
     draw_attention_map(middle, pixels, rollout.float().cpu().numpy())
     middle.set_title("attention rollout", fontsize=style.FONT_PT)
     draw_bars(right, names, p).set_title("probability", fontsize=style.FONT_PT)
@@ -120,15 +121,20 @@ def save_detections(
         for corners in example.box.numpy():
             _draw_true_box(main, corners)
     main.set(xlim=(0.0, width), ylim=(height, 0.0))
-    main.set_title(title, fontsize=style.FONT_PT, parse_math=False)
+    _set_title(main, title, style.FONT_PT)
     save_figure(figure, path)
+
+
+def _set_title(ax: Axes, title: str, size: float) -> None:
+    """Write a title with names of the user: files and classes."""
+    ax.set_title(escaped(title), fontsize=size, fontfamily=families(), parse_math=False)
 
 
 def _finish_map(ax: Axes, image: np.ndarray, corners: np.ndarray, title: str) -> None:
     """Add the box of the object and a title to an attention map."""
     height, width, _ = image.shape
     _draw_box(ax, corners, edgecolor=style.TRUTH, linewidth=0.9)
-    ax.set_title(title, fontsize=style.SMALL_PT, parse_math=False)
+    _set_title(ax, title, style.SMALL_PT)
     ax.set(xlim=(0.0, width), ylim=(height, 0.0))
 
 
@@ -142,14 +148,14 @@ def _draw_object(ax: Axes, corners: np.ndarray, label: int, text: str, zorder: f
     background = {"boxstyle": "square,pad=0.15", "facecolor": color, "edgecolor": "none"}
     left, top = corners[:2].clip(0.0).tolist()
     note = ax.annotate(
-        text,
+        escaped(text),
         (left, top),
         (1.5, -1.5),
         textcoords="offset points",
         bbox={**background, "alpha": 0.85},
     )
     note.set(color=style.PAPER, fontsize=6.0, ha="left", va="top", zorder=zorder)
-    note.set(parse_math=False, gid="label")
+    note.set(parse_math=False, fontfamily=families(), gid="label")
 
 
 def _draw_true_box(ax: Axes, corners: np.ndarray) -> None:

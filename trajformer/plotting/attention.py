@@ -1,12 +1,14 @@
 """Attention weights over an image, between the tokens of two sequences and over named items."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
 from trajformer.plotting import style
+from trajformer.plotting.fonts import escaped, families
 
 # Lightness decreases evenly.
 SCALE = LinearSegmentedColormap.from_list(
@@ -63,8 +65,11 @@ def draw_attention_matrix(
     drawn = ax.imshow(weights, cmap=SCALE, vmin=0.0, vmax=vmax, aspect="equal")
     drawn.set(interpolation="nearest", gid="attention")
     size = style.SMALL_PT if max(weights.shape) <= 24 else 5.0
-    ax.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size, parse_math=False)
-    ax.set_yticks(range(len(rows)), rows, fontsize=size, parse_math=False)
+    column_names = [escaped(name) for name in columns]
+    row_names = [escaped(name) for name in rows]
+    text_style: dict[str, Any] = {"fontsize": size, "fontfamily": families(), "parse_math": False}
+    ax.set_xticks(range(len(columns)), column_names, rotation=90, **text_style)
+    ax.set_yticks(range(len(rows)), row_names, **text_style)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=2)
     ax.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
@@ -97,8 +102,13 @@ def draw_bars(ax: Axes, names: Sequence[str], values: np.ndarray) -> Axes:
     for row, value in zip(rows, np.asarray(values).tolist(), strict=True):
         text = ax.text(value + 0.02, row, f"{value:.2f}", va="center")
         text.set(fontsize=style.SMALL_PT, color=style.INK, gid="value")
-    short = [_shorten(name) for name in names]
-    ax.set_yticks(rows, short, fontsize=style.SMALL_PT, parse_math=False)
+    short = [_shorten(escaped(name)) for name in names]
+    text_style: dict[str, Any] = {
+        "fontsize": style.SMALL_PT,
+        "fontfamily": families(),
+        "parse_math": False,
+    }
+    ax.set_yticks(rows, short, **text_style)
     ax.set(xlim=(0.0, 1.18), ylim=(len(names) - 0.4, -0.6), xticks=[0.0, 0.5, 1.0])
     ax.tick_params(labelsize=style.SMALL_PT, width=0.6, length=2.5)
     ax.tick_params(axis="y", length=0)

@@ -24,6 +24,7 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
 from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
+from trajformer.plotting.fonts import escaped, families
 from trajformer.plotting.forecasts import (
     AgentForecast,
     draw_forecasts,
@@ -126,7 +127,9 @@ def draw_scene(
     else:
         draw_agents(ax, scene, futures=futures)
         draw_forecasts(ax, scene, matched)
-    ax.set_title(title(scene, matched), fontsize=style.FONT_PT, parse_math=False)
+    ax.set_title(
+        title(scene, matched), fontsize=style.FONT_PT, fontfamily=families(), parse_math=False
+    )
     return add_legend(ax)
 
 
@@ -138,11 +141,11 @@ def shown_errors(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[tuple
 
 def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     """Short scene id and city, and the error of the main forecast or the mean error of all."""
-    name = scene.scene_id
+    name = escaped(scene.scene_id)
     if len(name) > _MAX_ID:
         name = f"{name[:8]}…{name[-8:]}"
     if scene.city:
-        name = f"{name}, {scene.city}"
+        name = f"{name}, {escaped(scene.city)}"
     known = shown_errors(scene, forecasts)
     if not known:
         return name
@@ -152,7 +155,7 @@ def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
     else:
         subject = f"K = {len(main.probability)}"
         if scene.agent_role[main.agent] != AgentRole.FOCAL:
-            subject = f"track {scene.agent_id[main.agent]}, {subject}"
+            subject = f"track {escaped(scene.agent_id[main.agent])}, {subject}"
     ade, fde = np.mean(known, 0)
     return f"{name}\nminADE {ade:.2f} {scene.unit}, minFDE {fde:.2f} {scene.unit} ({subject})"
 

@@ -151,18 +151,46 @@ def drive(**change: object) -> Callable[[], object]:
             if callable(values):
                 values = values(table)
             table[name] = values
-        write_drive(table)
+        write_drive(table.dropna(axis="columns", how="all"))
 
     return write
 
 
-def without_step(unit: float, jitter: float = 0.0) -> Callable[[], object]:
+def two_sensors() -> None:
+    """The second agent was seen by a sensor with another phase."""
+    table = tables.two_tracks(110)
+    table["timestamp"] = 0.1 * table.step + 0.04 * (table.track_id == "b")
+    write_drive(table.drop(columns="step"))
+
+
+def paused() -> None:
+    """A recording of 240 steps with a pause of 3.37 s and one row between two steps."""
+    table = tables.two_tracks(240)
+    table["timestamp"] = 0.1 * table.step + 3.37 * (table.step >= 120)
+    table.loc[7, "timestamp"] += 0.04
+    write_drive(table.drop(columns="step"))
+
+
+def mixed_dates(table: pd.DataFrame) -> pd.Series:
+    seconds = pd.to_timedelta(100 * table.step, "ms")
+    dates = (pd.Timestamp("2024-05-01") + seconds).dt.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return dates + np.where(table.track_id == "a", "Z", "")
+
+
+def dates_of_zones(table: pd.DataFrame) -> pd.Series:
+    hours = pd.to_timedelta(np.where(table.track_id == "a", 0, 2), "h")
+    seconds = pd.to_timedelta(100 * table.step, "ms")
+    dates = (pd.Timestamp("2024-05-01") + hours + seconds).dt.strftime("%Y-%m-%dT%H:%M:%S.%f")
+    return dates + np.where(table.track_id == "a", "Z", "+02:00")
+
+
+def without_step(unit: float, jitter: float = 0.0, digits: int = 0) -> Callable[[], object]:
     """The same with timestamps instead of steps."""
 
     def write() -> None:
         table = tables.two_tracks(110)
         seconds = 0.1 * table.step + jitter * np.sin(table.step)
-        table["timestamp"] = np.round(seconds * unit)
+        table["timestamp"] = np.round(seconds * unit, digits)
         write_drive(table.drop(columns="step"))
 
     return write
@@ -275,6 +303,15 @@ TABLES = {  # table, and the rest of the line
         "most steps are missing: .*--time-unit",
     ),
 }
+TABLES |= {  # clocks
+    "with nanoseconds": (without_step(1e9), "0.1 s apart if they are in ns: --time-unit ns"),
+    "of two sensors": (two_sensors, "'a' and 'b' are 0.04 s apart, as from .*--resample"),
+    "with jitter": (without_step(1.0, jitter=0.045, digits=6), "jitter: .*--resample"),
+    "with dates with and without a time zone": (
+        drive(timestamp=mixed_dates, step=None),
+        "timestamp: line 2 is with a time zone .* line 112 is without a time zone",
+    ),
+}
 for use, (prepare_table, line) in TABLES.items():
     CASES.append(Case(f"a table {use}", READ_TABLE, f"drives.*{line}", prepare_table))
 OPTIONS = {  # table, and options that make it readable
@@ -305,6 +342,25 @@ CASES.append(
         status=0,
     )
 )
+
+WINDOWS = r"4 scenes, .* 0 skipped\n  warning .*: 1 of 480 rows are not used: 1 between two steps"
+CASES += [
+    Case("a table with a pause of the clock", READ_TABLE, f"val: {WINDOWS}", paused, status=0),
+    Case(
+        "a table of two sensors that is resampled",
+        f"{READ_TABLE} --resample",
+        "val: 1 scenes, .* 0 skipped",
+        two_sensors,
+        status=0,
+    ),
+    Case(
+        "a table with dates of two time zones",
+        READ_TABLE,
+        "val: 1 scenes, .* 0 skipped",
+        drive(timestamp=dates_of_zones, step=None),
+        status=0,
+    ),
+]
 
 # ---- command lines and Python --------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ def follow(time: np.ndarray, tolerance: float) -> Steps:
     """Steps of ascending times float64 [n], in periods, with a grid that follows the clock.
 
     A time is on the grid if its distance is at most `tolerance` (periods). The grid moves by a
-    tenth of the distance. If several steps in sequence fit another phase and none fits the grid,
+    tenth of the mean distance at a step. If several steps in sequence fit another phase and none fits the grid,
     the clock has leaped or paused: a new stretch begins with the first of them.
     """
     known, index = np.unique(time, return_inverse=True)
@@ -76,13 +76,18 @@ def follow(time: np.ndarray, tolerance: float) -> Steps:
 
 
 class _Grid:
-    """A grid of steps that is shifted by the times that it accepts."""
+    """A grid of steps that is shifted by the times that it accepts.
+
+    The shift is made after a step, by the mean of its times: many agents may have their own times.
+    """
 
     def __init__(self, time: float, step: int) -> None:
         self.step = step  # of the last accepted time
         self.distance = 0.0  # of this time from the grid
         self._time = time  # of this step on the grid
-        self._count = 1  # accepted times
+        self._num_steps = 1  # with accepted times
+        self._error = 0.0  # sum over the times of this step
+        self._count = 1  # times of this step
 
     def step_before(self, time: float) -> int:
         """The last step before a time."""
@@ -90,15 +95,23 @@ class _Grid:
 
     def accepts(self, time: float, tolerance: float) -> bool:
         """Whether a time is on the grid; then it is the last accepted one."""
-        num_steps = round(time - self._time)
-        error = time - self._time - num_steps
+        # At first, the phase of the grid is the mean of the times.
+        gain = max(_GAIN, 1 / self._num_steps)
+        shift = gain * self._error / self._count
+        ahead = round(time - self._time - shift)
+        if ahead == 0:
+            shift = 0.0  # a time of the present step
+        error = time - self._time - shift - ahead
         if abs(error) > tolerance:
             return False
-        # At first, the phase of the grid is the mean of the times.
-        gain = max(_GAIN, 1 / self._count)
-        self.step += num_steps
+        if ahead != 0:
+            self.step += ahead
+            self._time += ahead + shift
+            self._num_steps += 1
+            self._error = 0.0
+            self._count = 0
         self.distance = abs(error)
-        self._time += num_steps + gain * error
+        self._error += error
         self._count += 1
         return True
 

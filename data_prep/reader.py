@@ -5,7 +5,7 @@ A `Reader` lists the scenes of a raw folder and reads each scene with a pure fun
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from trajformer.scenes.scene import Scene
 
@@ -17,6 +17,8 @@ class Input(NamedTuple):
     part: str = ""  # selects one scene of a file that holds several: a window or a scene id
     # Digest of the content, for files that users edit: a changed stamp makes a shard outdated.
     stamp: str = ""
+    # Why the input is not read: a file without a role, or one that the reader cannot list.
+    problem: str = ""
 
     def name(self, raw: Path) -> str:
         """Name relative to the raw folder, so that a store does not depend on its location."""
@@ -58,6 +60,14 @@ class Reader(Protocol):
         must not depend on the scenes that were read before: those about a cached file are repeated
         for each of its scenes.
         """
+
+
+@runtime_checkable
+class WithCompanions(Protocol):
+    """A reader that knows all files of its data set: the engine lists the others as not used."""
+
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file or folder is no input, but belongs to the inputs: a map, a calibration."""
 
 
 class StagedReader:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.tasks import ShardTask
+from data_prep.engine.unused import unused_inputs
 from data_prep.reader import Input, Reader
 from trajformer.errors import TrajformerError
 from trajformer.scenes.manifest import MERGED, RESAMPLED
@@ -27,9 +28,15 @@ def plan(
     raw = Path(os.path.abspath(raw))
     store = Path(os.path.abspath(store))
 
+    listed = {split: _list_inputs(reader, raw, split) for split in splits}
+    folders = [raw]
+    if options.splits:  # other splits are not the subject of this run
+        folders = [raw / split for split in splits if (raw / split).is_dir()]
+    unused = unused_inputs(reader, raw, listed, folders)
     tasks: dict[str, list[ShardTask]] = {}
     for split in splits:
-        inputs = _list_inputs(reader, raw, split)[: options.limit]
+        inputs = [*listed[split][: options.limit], *unused.get(split, [])]
+        inputs = [_with_printable_name(item, raw) for item in inputs]
         first_task = ShardTask(
             reader=reader,
             raw=raw,
@@ -75,6 +82,15 @@ def _requested_splits(reader: Reader, raw: Path, options: PrepareOptions) -> lis
             available = ", ".join(splits)
             raise TrajformerError(f"{raw}: no split '{split}' (splits here: {available})")
     return list(options.splits) or splits
+
+
+def _with_printable_name(item: Input, raw: Path) -> Input:
+    """The input, with a problem if its name cannot be stored."""
+    try:
+        item.name(raw).encode()
+    except UnicodeEncodeError:
+        return item._replace(problem="the name of the file is not UTF-8: rename it")
+    return item
 
 
 def _list_inputs(reader: Reader, raw: Path, split: str) -> list[Input]:

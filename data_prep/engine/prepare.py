@@ -47,7 +47,9 @@ class SplitSummary(NamedTuple):
     shards: int
     kept_shards: int  # were finished before
     skipped: tuple[tuple[str, str], ...]  # (input, reason)
-    warnings: tuple[tuple[str, str], ...] = ()  # (input, message), of inputs with a scene
+    # (input, message), of inputs with a scene
+    warnings: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[dict[str, Any], ...] = ()  # details, as in the manifest
 
 
 class PrepareSummary(NamedTuple):
@@ -130,6 +132,7 @@ def _summarize(
             kept_shards=sum(task.path not in made for task in tasks),
             skipped=skipped,
             warnings=tuple((item["input"], item["message"]) for item in entry.get("warnings", [])),
+            dropped=tuple(entry.get("dropped", ())),
         )
         summaries.append(summary)
     return PrepareSummary(tuple(summaries), time.monotonic() - start_time)

@@ -23,7 +23,9 @@ def source_record(tasks: list[ShardTask]) -> Record:
     """Data set, raw folder, options of the reader, number and digest of the inputs of a split."""
     reader = tasks[0].reader
     raw = os.fsencode(tasks[0].raw).decode(errors="backslashreplace")
-    names = [item.name(task.raw) for task in tasks for item in task.inputs]
+    # Files without a role are no inputs: they may be removed.
+    items = [item for task in tasks for item in task.inputs if not item.problem]
+    names = [item.name(tasks[0].raw) for item in items]
     text = "\n".join(names)
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
     return {

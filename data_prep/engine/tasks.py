@@ -8,6 +8,7 @@ the time of 16 single readings.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from data_prep.dropped import Dropped, collect_dropped
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
 from data_prep.plausibility import MAX_SPEED_M_S, check_units
 from data_prep.reader import Input, Reader, StagedReader
@@ -64,7 +66,7 @@ class ShardTask:
         if self.max_speed_m_s != MAX_SPEED_M_S:
             lines.append(repr(self.max_speed_m_s))
         for item in self.inputs:
-            lines.append(f"{item.name(self.raw)} {item.stamp}".rstrip())
+            lines.append(f"{item.name(self.raw)} {item.stamp} {item.problem}".rstrip())
         text = "\n".join(lines)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
@@ -77,10 +79,14 @@ class ShardTask:
         if info is None or (retry_skipped and info.skipped):
             return False
         digest = self.digest()
-        expected = ShardInfo(
-            self.reader.name, self.split, digest, info.skipped, info.warnings, info.unit
+        expected = ShardInfo(self.reader.name, self.split, digest)
+        return info == replace(
+            expected,
+            skipped=info.skipped,
+            warnings=info.warnings,
+            dropped=info.dropped,
+            unit=info.unit,
         )
-        return info == expected
 
     def is_foreign(self) -> bool:
         """Whether the shard on disk was made from other inputs, or with other options."""
@@ -132,22 +138,23 @@ def prepare_shard(
     count = len(task.inputs)
     # A strict task reads one by one, so that it fails at the first input that cannot be used.
     group_size = 1 if task.strict else GROUP_SIZE
-    for first in range(0, count, group_size):
-        last = min(first + group_size, count)
-        group = [_Reading(task, number) for number in range(first, last)]
-        _read_in_alternation(task, group, on_input)
-        for reading in group:
-            seconds.append(reading.seconds)
-            if reading.error:
-                _skip(task, reading.number, reading.error, skipped)
-            elif reading.scene:
-                scenes[reading.number] = reading.scene
-                name = _printable(task.inputs[reading.number].name(task.raw))
-                notes += [(name, _one_line(task, message)) for message in reading.warnings]
+    with collect_dropped() as dropped:
+        for first in range(0, count, group_size):
+            last = min(first + group_size, count)
+            group = [_Reading(task, number) for number in range(first, last)]
+            _read_in_alternation(task, group, on_input)
+            for reading in group:
+                seconds.append(reading.seconds)
+                if reading.error:
+                    _skip(task, reading.number, reading.error, skipped)
+                elif reading.scene:
+                    scenes[reading.number] = reading.scene
+                    name = _printable(task.inputs[reading.number].name(task.raw))
+                    notes += [(name, _one_line(task, message)) for message in reading.warnings]
     on_input(count)
 
     try:
-        _write(task, scenes, skipped, notes)
+        _write(task, scenes, skipped, _Notes(tuple(notes), _details(task, dropped)))
         return ShardResult(task.path.stat().st_size, tuple(seconds), checksum(task.path))
     except OSError as error:
         reason = error.strerror or error
@@ -239,6 +246,8 @@ def _read_in_alternation(
 def _stages(task: ShardTask, number: int) -> Generator[None, None, PackedScene]:
     """Read one input in stages and pack its scene."""
     item = task.inputs[number]
+    if item.problem:
+        raise SceneError(item.problem)
     excluded = dict(task.excluded)
     if number in excluded:
         raise SceneError(f"{item}: {excluded[number]}")
@@ -286,16 +295,17 @@ def _printable(text: str) -> str:
 # ---- writing ---------------------------------------------------------------------------------
 
 
-def _write(
-    task: ShardTask,
-    scenes: dict[int, PackedScene],
-    skipped: dict[int, str],
-    notes: list[tuple[str, str]],
-) -> None:
-    """Write the shard; scenes that cannot be stored are added to the skipped inputs.
+class _Notes(NamedTuple):
+    """Notes about the inputs of a shard, for its metadata."""
 
-    `notes` are names of inputs and their warnings.
-    """
+    warnings: tuple[tuple[str, str], ...]  # input and message
+    dropped: tuple[tuple[str, str, int], ...]  # file, cause and number of details
+
+
+def _write(
+    task: ShardTask, scenes: dict[int, PackedScene], skipped: dict[int, str], notes: _Notes
+) -> None:
+    """Write the shard; scenes that cannot be stored are added to the skipped inputs."""
     try:
         _write_scenes(task, list(scenes.values()), skipped, notes)
     except (OSError, MemoryError):
@@ -308,11 +318,17 @@ def _write(
         _write_scenes(task, storable, skipped, notes)
 
 
+def _details(task: ShardTask, dropped: Dropped) -> tuple[tuple[str, str, int], ...]:
+    """File, cause and number of the dropped details, sorted."""
+    details = []
+    for (path, cause), number in dropped.items():
+        file = os.path.relpath(path, task.raw)
+        details.append((_printable(file), _printable(cause), number))
+    return tuple(sorted(details))
+
+
 def _write_scenes(
-    task: ShardTask,
-    scenes: list[PackedScene],
-    skipped: dict[int, str],
-    notes: list[tuple[str, str]],
+    task: ShardTask, scenes: list[PackedScene], skipped: dict[int, str], notes: _Notes
 ) -> None:
     names_and_reasons = []
     for number in sorted(skipped):
@@ -323,7 +339,8 @@ def _write_scenes(
         split=task.split,
         inputs=task.digest(),
         skipped=tuple(names_and_reasons),
-        warnings=tuple(notes),
+        warnings=notes.warnings,
+        dropped=notes.dropped,
     )
     write_shard(task.path, scenes, info)
 

@@ -8,6 +8,7 @@ timestamps are irregular, so a step is the rank of its timestamp. Velocity and h
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,11 +18,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from data_prep.dropped import report_dropped
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.lane_heading import face_along_lanes
-from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
+from data_prep.readers.raw_file import cached_by_file, one_line, printable, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError
@@ -45,10 +47,11 @@ MAX_ROWS = 50_000
 MAX_TRACKS = 2_000
 MAX_MAP_BYTES = 64 << 20
 _KINDS = {
-    "AGENT": (AgentKind.VEHICLE, AgentRole.FOCAL),
-    "AV": (AgentKind.VEHICLE, AgentRole.CONTEXT),
-    "OTHERS": (AgentKind.UNKNOWN, AgentRole.CONTEXT),
+    "AGENT": AgentKind.VEHICLE,
+    "AV": AgentKind.VEHICLE,
+    "OTHERS": AgentKind.UNKNOWN,
 }
+_ROLES = {"AGENT": AgentRole.FOCAL}  # the others are context
 _LIMITS = {"TIMESTAMP": 1e15, "X": MAX_ORIGIN_M, "Y": MAX_ORIGIN_M}  # largest absolute values
 _TEXT = ("TRACK_ID", "OBJECT_TYPE", "CITY_NAME")
 _TURNS = {"NONE": LaneFlag.NONE, "LEFT": LaneFlag.TURN_LEFT, "RIGHT": LaneFlag.TURN_RIGHT}
@@ -88,6 +91,10 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         files.sort(key=lambda path: (len(path.stem), path.stem))
         return [Input(path) for path in files]
 
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a folder holds the maps."""
+        return path.name == "map_files"
+
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """Read one sequence in stages, see `Reader.read`."""
         path = item.path
@@ -104,8 +111,9 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         xy = np.stack([number["X"], number["Y"]], -1)
         position = columns.fill(valid, cell, xy)  # [A, T, 2] in the city frame
         types = columns.values_at(table["OBJECT_TYPE"], first_row)
-        meanings = columns.translate(types, _KINDS, "OBJECT_TYPE", path)
-        kind, role = np.array(meanings, np.uint8).T.copy()
+        kinds = columns.translate_types(types, _KINDS, "OBJECT_TYPE", path)
+        kind = np.array(kinds, np.uint8)
+        role = np.array([_ROLES.get(word, AgentRole.CONTEXT) for word in types], np.uint8)
 
         observed_path = _observed_path_of_focal(position, valid, role, path)
         city = columns.only_value(table, "CITY_NAME", path)
@@ -196,19 +204,19 @@ class _Lane:
 
 @cached_by_file(8)
 def load_map(path: Path) -> VectorMap:
-    """All lanes of a city.
+    """All usable lanes of a city: those with two or more different points and an own id.
 
-    SceneError unless the file is XML with lanes that have two or more different points each.
+    The others are dropped and counted by cause. SceneError unless the file is XML with such lanes.
     """
+    dropped = Counter[str]()
     try:
-        lanes = _read_lanes(path)
+        lanes = _read_lanes(path, dropped)
     except (ElementTree.ParseError, KeyError, ValueError, OSError) as error:
         problem = f"{type(error).__name__}: {one_line(error)}"
         raise SceneError(f"{path}: not a vector map: {problem}") from error
     if not lanes:
-        raise SceneError(f"{path}: way: no lanes")
-    if len({lane.lane_id for lane in lanes}) < len(lanes):
-        raise SceneError(f"{path}: way: two lanes of one lane_id")
+        problem = next(iter(dropped), "no lanes")
+        raise SceneError(f"{path}: way: {problem}")
 
     # Points that repeat the previous point of their lane are dropped.
     lengths = [len(lane.points) for lane in lanes]
@@ -225,41 +233,68 @@ def load_map(path: Path) -> VectorMap:
     num_far = np.bincount(lane_index, far, len(lanes))
     broken = (num_points < 2) | (num_far > 0)
     if broken.any():
-        lane_id = lanes[broken.argmax()].lane_id
-        raise SceneError(
-            f"{path}: lane {lane_id}: "
-            f"expected two different points within {MAX_ORIGIN_M:g} m of zero"
-        )
+        cause = f"expected two different points within {MAX_ORIGIN_M:g} m of zero"
+        if broken.all():
+            raise SceneError(f"{path}: lane {lanes[0].lane_id}: {cause}")
+        dropped[f"way: {cause}"] += int(broken.sum())
+        point = point[~broken[lane_index]]
+        num_points = num_points[~broken]
+        lanes = [lanes[index] for index in np.flatnonzero(~broken).tolist()]
+    report_dropped(path, dropped)
     heads = [(lane.lane_id, int(PolylineKind.LANE_VEHICLE), lane.flags) for lane in lanes]
     links = chain.from_iterable(lane.links for lane in lanes)
     return build_map(heads, num_points, point, links)
 
 
-def _read_lanes(path: Path) -> list[_Lane]:
-    """The ways of a file as lanes; ParseError, KeyError, ValueError or OSError for another file."""
+def _read_lanes(path: Path, dropped: Counter[str]) -> list[_Lane]:
+    """The ways of a file as lanes; unusable ways and fields are counted in `dropped`.
+
+    Raises ParseError, KeyError, ValueError or OSError for another file.
+    """
     nodes: dict[str, tuple[float, float]] = {}
-    lanes: list[_Lane] = []
+    lanes: dict[int, _Lane] = {}
     for element in xml_elements(path, MAX_MAP_BYTES, ("node", "way")):
         if element.tag == "node":
             value = element.attrib
-            nodes[value["id"]] = (float(value["x"]), float(value["y"]))
+            nodes[value["id"]] = (_number(value["x"]), _number(value["y"]))
         else:
-            lanes.append(_parse_lane(element, nodes))
+            try:
+                lane = _parse_lane(element, nodes, dropped)
+                if lane.lane_id in lanes:
+                    raise ValueError("lane_id: also the id of another lane")
+                lanes[lane.lane_id] = lane
+            except KeyError as error:
+                dropped[f"way: a missing node or field, such as {one_line(error)}"] += 1
+            except ValueError as error:
+                dropped[f"way: {one_line(error)}"] += 1
         element.clear()  # frees memory
-    return lanes
+    return list(lanes.values())
 
 
-def _parse_lane(way: ElementTree.Element, nodes: dict[str, tuple[float, float]]) -> _Lane:
-    """The lane of an element (KeyError: something is missing, ValueError: something is wrong)."""
+def _number(text: str) -> float:
+    """A coordinate, NaN if it is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def _parse_lane(
+    way: ElementTree.Element, nodes: dict[str, tuple[float, float]], dropped: Counter[str]
+) -> _Lane:
+    """The lane of an element (KeyError: something is missing, ValueError: something is wrong).
+
+    Unknown turns and links are counted in `dropped`.
+    """
     lane_id = int(way.attrib["lane_id"])
     tags = [(tag.attrib["k"], tag.attrib["v"]) for tag in way.iter("tag")]
     value = dict(tags)
     if not -(2**63) <= lane_id < 2**63:
-        raise ValueError("way: lane_id: not within 64 bits")
+        raise ValueError("lane_id: not within 64 bits")
     turn = value.get("turn_direction", "NONE")
     if turn not in _TURNS:
-        raise ValueError(f"lane {lane_id}: turn_direction: unknown value {turn[:40]!r}")
-    flags = int(_TURNS[turn])
+        dropped[f"way: turn_direction: unknown value {printable(turn[:40])!r}"] += 1
+    flags = int(_TURNS.get(turn, LaneFlag.NONE))
     for name, flag in _FLAGS.items():
         if value.get(name) == "True":
             flags |= int(flag)
@@ -267,5 +302,8 @@ def _parse_lane(way: ElementTree.Element, nodes: dict[str, tuple[float, float]])
     links = []
     for name, other in tags:  # a lane may have several successors and predecessors
         if name in _LINKS and other != "None":
-            links.append((lane_id, int(other), int(_LINKS[name])))
+            if re.fullmatch(r"-?\d{1,18}", other):
+                links.append((lane_id, int(other), int(_LINKS[name])))
+            else:
+                dropped[f"way: {name}: no whole number"] += 1
     return _Lane(lane_id, flags, points, links)

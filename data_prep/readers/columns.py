@@ -4,8 +4,10 @@ Columns become arrays without `to_numpy`: its first call imports pandas, which t
 `pyarrow.parquet` takes 0.05 s and is imported when it is needed.
 """
 
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -14,17 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from data_prep.readers.raw_file import one_line, read_file
+from data_prep.dropped import report_dropped
+from data_prep.readers.raw_file import one_line, printable, read_file
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scenes.files import SIZE_SCALE
-from trajformer.scenes.scene import METRES, Scene
+from trajformer.scenes.scene import METRES, AgentKind, Scene
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 Columns: TypeAlias = pa.Table | Mapping[str, Column]
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 READ_OPTIONS = pa_csv.ReadOptions(use_threads=False)
 _Meaning = TypeVar("_Meaning")
+_DECIMAL = re.compile(r"-?\d+\.0")
 
 # ---- reading and checks --------------------------------------------------------------------------
 
@@ -59,39 +63,58 @@ def read_csv(
 
 
 class ParquetBounds(NamedTuple):
-    """Largest size of a parquet file, checked before it is decompressed, and the allowed codecs."""
+    """Largest size of a parquet file, checked before it is decompressed."""
 
     file_bytes: int
     num_bytes: int  # uncompressed
     rows: int
-    codecs: tuple[str, ...]
 
 
 def read_parquet(
-    path: Path, numbers: Collection[str], text: Collection[str], bounds: ParquetBounds
+    path: Path,
+    numbers: Collection[str],
+    text: Collection[str],
+    bounds: ParquetBounds,
+    optional: Collection[str] = (),
 ) -> dict[str, pa.Array]:
     """Columns of a parquet file: numbers, and text as dictionaries, without empty cells.
 
-    A SceneError names the file and the column or size that cannot be used.
+    Ids may be whole numbers, and become text. A missing `optional` column of text is left out. A
+    SceneError names the file and the column or size that cannot be used.
     """
     import pyarrow.parquet as pq
 
     # Text is read as a dictionary: grouping is fast, and a small file cannot expand to much text.
     try:
         data = pa.BufferReader(read_file(path, bounds.file_bytes))
-        with pq.ParquetFile(data, pre_buffer=False, read_dictionary=list(text)) as file:
+        schema = pq.read_schema(data)
+        text = [name for name in text if name not in optional or name in schema.names]
+        check_names(schema.names, (*text, *numbers), path)
+        dictionaries = [name for name in text if is_text(schema.field(name).type)]
+        data.seek(0)
+        with pq.ParquetFile(data, pre_buffer=False, read_dictionary=dictionaries) as file:
             _check_parquet(file.schema_arrow, file.metadata, (*text, *numbers), bounds, path)
             table = file.read([*text, *numbers], use_threads=False)
         for name in text:  # numbers need no such check
             table.column(name).validate(full=True)
-    except KeyError as error:  # pyarrow raises it with bytes for a missing `read_dictionary` column
-        raise SceneError(f"{path}: {error.args[0].decode()}: no such column") from error
+        table = _with_text(table, text)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: not a readable parquet file: {one_line(error)}") from error
     [batch] = table.combine_chunks().to_batches()
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
     check_types(arrays, numbers, text, path)
     return arrays
+
+
+def _with_text(table: pa.Table, text: Collection[str]) -> pa.Table:
+    """The table with whole numbers and other kinds of text as dictionaries."""
+    for name in text:
+        column = table.column(name)
+        is_other_text = is_text(column.type) and column.type != DICTIONARY
+        if is_other_text or pa.types.is_integer(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
 
 
 def check_opens(path: Path) -> None:
@@ -130,13 +153,10 @@ def _check_parquet(
 
     row_count = 0
     byte_count = 0
-    codecs = set()
     for group_index in range(metadata.num_row_groups):
         group = metadata.row_group(group_index)
         row_count += group.num_rows
         byte_count += group.total_byte_size
-        for column_index in range(group.num_columns):
-            codecs.add(group.column(column_index).compression)
     if row_count != metadata.num_rows:
         raise SceneError(
             f"{path}: not a readable parquet file: {metadata.num_rows} rows, "
@@ -144,12 +164,6 @@ def _check_parquet(
         )
     check_count(row_count, bounds.rows, "rows", path)
     check_count(byte_count, bounds.num_bytes, "bytes uncompressed", path)
-    foreign = codecs - set(bounds.codecs)
-    if foreign:
-        raise SceneError(
-            f"{path}: compressed with {', '.join(sorted(foreign))}, "
-            f"expected {' or '.join(bounds.codecs)}"
-        )
 
 
 def check_names(names: Sequence[str], required: Iterable[str], path: Path) -> None:
@@ -197,7 +211,8 @@ def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text, possibly encoded as a dictionary."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_view = pa.types.is_string_view(kind)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_view
 
 
 # ---- values --------------------------------------------------------------------------------------
@@ -276,6 +291,37 @@ def translate(
     if unknown:
         raise SceneError(f"{path}: {name}: unknown value {unknown[0][:40]!r}")
     return [meaning[word] for word in words]
+
+
+def translate_types(
+    words: Sequence[str], kinds: Mapping[str, int], name: str, path: Path
+) -> list[int]:
+    """The AgentKind of each type of agent; unknown types are UNKNOWN, and counted as dropped."""
+    unknown = Counter(word for word in words if word.strip() not in kinds)
+    causes = {f"{name}: unknown value {printable(word[:40])!r}": n for word, n in unknown.items()}
+    report_dropped(path, causes)
+    return [kinds.get(word.strip(), AgentKind.UNKNOWN) for word in words]
+
+
+def stripped_groups(column: Column) -> tuple[list[str], np.ndarray]:
+    """The distinct ids of a column without blanks around them, and the index of each row's id.
+
+    An id that is also written as a decimal number, such as 1.0 in addition to 1, is one id.
+    """
+    words, _, code = groups(column)
+    plain = [word.strip() for word in words]
+    whole = {word.removesuffix(".0") for word in plain if _DECIMAL.fullmatch(word)}
+    both = whole & set(plain)
+    merged = []
+    for word in plain:
+        if _DECIMAL.fullmatch(word) and word.removesuffix(".0") in both:
+            word = word.removesuffix(".0")
+        merged.append(word)
+    if merged == words:
+        return words, code
+    ids = sorted(set(merged))
+    index = {word: number for number, word in enumerate(ids)}
+    return ids, np.array([index[word] for word in merged])[code]
 
 
 def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:

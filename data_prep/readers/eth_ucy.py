@@ -24,6 +24,9 @@ PERIOD_S = 0.4
 # Standing pedestrians make shorter steps: 99 % of them, on eth and hotel by a small margin.
 DIRECTION_M = 0.2
 LAYOUT = Layout(17, 13, 15, "metres", (2, "Pedestrian"))
+SHORT_LAYOUT = Layout(4, 2, 3, "metres")  # of Social GAN and Trajectron++: frame, id, x, y
+PARTS = ("train", "val", "test")
+LAYOUTS = (LAYOUT, SHORT_LAYOUT)
 _LIMITS = {
     "stride": (1, 10**9),
     "num_history": (2, 10_000),
@@ -54,7 +57,7 @@ class EthUcy(Config, limits=_LIMITS):
     layout: ClassVar[str] = (
         "RAW/<set>/<recording>_train.txt, <recording>_val.txt and, of the test scene, "
         "<recording>.txt: splits <set>_train, <set>_val and <set>_test, "
-        "sets eth, hotel, univ, zara1 and zara2"
+        "sets eth, hotel, univ, zara1 and zara2 (or RAW/<set>/<part>/*.txt); rows of 17 columns, or of frame, id, x and y"
     )
     published: ClassVar[dict[str, int]] = {
         "eth_test": 253,
@@ -79,6 +82,9 @@ class EthUcy(Config, limits=_LIMITS):
         splits = set()
         for path in raw.glob("[!.]*/[!.]*.txt"):
             splits.add(f"{path.parent.name}_{_part(path)}")
+        for path in raw.glob("[!.]*/[!.]*/[!.]*.txt"):
+            if path.parent.name in PARTS:
+                splits.add(f"{path.parent.parent.name}_{path.parent.name}")
         return sorted(splits)
 
     def inputs(self, raw: Path, split: str) -> list[Input]:
@@ -86,12 +92,22 @@ class EthUcy(Config, limits=_LIMITS):
         set_name, part = split.rsplit("_", 1)
         files = (raw / set_name).glob("[!.]*.txt")
         paths = [path for path in files if _part(path) == part]
+        paths += (raw / set_name / part).glob("[!.]*.txt")
         tempo = self.tempo if part == "train" else 1.0
-        return window_inputs(paths, LAYOUT, self.num_history + self.num_future, self.stride, tempo)
+        return window_inputs(paths, LAYOUTS, self.num_history + self.num_future, self.stride, tempo)
+
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file belongs to a recording: all recordings are inputs, of their own split."""
+        if path.suffix != ".txt":
+            return False
+        folder = path.parent
+        if folder.name in PARTS and folder.parent.parent == raw:
+            return True
+        return folder.parent == raw
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one window; SceneError also if it has no scored agent."""
-        recording = read_recording(item.path, LAYOUT)
+        recording = read_recording(item.path, *LAYOUTS)
         first, tempo = window_of(item, recording, self.num_history + self.num_future)
         recording_name = _recording_name(item.path)
         return window_scene(

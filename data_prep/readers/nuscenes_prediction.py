@@ -91,6 +91,10 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
             lambda path: read_labels(path).target_frames(),
         )
 
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a folder holds the maps."""
+        return path.name == "map_0.1"
+
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one sample time; SceneError also if the future of a target is incomplete."""
         labels = read_labels(item.path)
@@ -188,20 +192,15 @@ class Labels:
 def read_labels(path: Path) -> Labels:
     """Parse a label file; a SceneError names the file, the line and the column."""
     rows = read_rows(path, NUM_COLUMNS)
-    for number, row in rows:
-        word = row[KIND_COLUMN]
-        if word not in _KINDS:
-            raise SceneError(
-                f"{path}: line {number}, column {KIND_COLUMN} (kind): {word[:40]!r}, "
-                f"expected {', '.join(_KINDS)}"
-            )
+    words = [row[KIND_COLUMN] for _, row in rows]
+    kinds = columns.translate_types(words, _KINDS, f"column {KIND_COLUMN} (kind)", path)
     frame = numbers(path, rows, _FRAME).astype(np.int64)
     agent = numbers(path, rows, _ID).astype(np.int64)
     x = numbers(path, rows, _X)
     y = numbers(path, rows, _Y)
     yaw = numbers(path, rows, _YAW)
     target = numbers(path, rows, _TARGET).astype(np.int64)
-    kind = np.array([_KINDS[row[KIND_COLUMN]] for _, row in rows], np.int64)
+    kind = np.array(kinds, np.int64)
     order = np.lexsort((agent, frame))
     labels = Labels(
         path=path,

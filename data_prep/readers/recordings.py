@@ -14,6 +14,7 @@ are better. Constant-velocity predictions over the five test scenes of ETH/UCY h
 
 import io
 import math
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,10 +23,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_prep.dropped import report_dropped
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, cells, fill
 from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
-from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, printable, read_file
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, METRES, AgentKind, AgentRole, Scene
@@ -101,14 +103,17 @@ class Recording:
 
 
 @cached_by_file(16)
-def read_recording(path: Path, layout: Layout) -> Recording:
+def read_recording(path: Path, *layouts: Layout) -> Recording:
     """Parse a text file with a row for every agent and frame.
 
-    A SceneError names the file, the line and the column.
+    The number of columns selects one of the layouts. A SceneError names the file, the line and the
+    column.
     """
-    rows = read_rows(path, layout.num_columns)
+    rows = read_rows(path, *(layout.num_columns for layout in layouts))
+    num_columns = len(rows[0][1])
+    [layout] = [layout for layout in layouts if layout.num_columns == num_columns]
     if layout.constant:
-        _check_constant(path, rows, *layout.constant)
+        _count_other_words(path, rows, *layout.constant)
     id_column = NumberColumn("id", 1, 1e15)
     frame = numbers(path, rows, NumberColumn("frame", 0, 1e15)).astype(np.int64)
     agent_number = numbers(path, rows, id_column)
@@ -137,14 +142,14 @@ def read_recording(path: Path, layout: Layout) -> Recording:
     )
 
 
-def _check_constant(path: Path, rows: Rows, index: int, word: str) -> None:
-    """SceneError unless a column has the same word in all rows."""
-    for line, words in rows:
-        if words[index] != word:
-            raise SceneError(
-                f"{path}: line {line}, column {index} (type): {words[index][:40]!r}, "
-                f"expected {word!r}"
-            )
+def _count_other_words(path: Path, rows: Rows, index: int, word: str) -> None:
+    """Report the labels of a column that has the same word in all rows of published files."""
+    others = Counter(words[index] for _, words in rows if words[index] != word)
+    causes = {}
+    for other, count in others.items():
+        label = f"column {index} (type): {printable(other[:40])!r}"
+        causes[f"{label}, expected {word!r}; used as {word!r}"] = count
+    report_dropped(path, causes)
 
 
 def _frame_interval(frame: np.ndarray, agent: np.ndarray) -> int:
@@ -159,7 +164,11 @@ def _frame_interval(frame: np.ndarray, agent: np.ndarray) -> int:
 
 
 def window_inputs(
-    paths: Iterable[Path], layout: Layout, steps: int, stride: int = 1, tempo: float = 1.0
+    paths: Iterable[Path],
+    layouts: tuple[Layout, ...],
+    steps: int,
+    stride: int = 1,
+    tempo: float = 1.0,
 ) -> list[Input]:
     """Windows of files, by file name and first frame, which is the part.
 
@@ -169,7 +178,7 @@ def window_inputs(
     """
 
     def parts(path: Path) -> list[str]:
-        recording = read_recording(path, layout)
+        recording = read_recording(path, *layouts)
         first_frames = recording.first_frames(steps)[::stride]
         windows = [str(first) for first in first_frames.tolist()]
         if tempo > 1:
@@ -199,8 +208,8 @@ def window_of(item: Input, recording: Recording, steps: int) -> tuple[int, float
     return int(first), float(tempo or 1)
 
 
-def read_rows(path: Path, num_columns: int) -> Rows:
-    """The rows of a text file, without blank lines.
+def read_rows(path: Path, *num_columns: int) -> Rows:
+    """The rows of a text file, without blank lines; all have one of these numbers of words.
 
     Raises SceneError: not text, no rows, or rows with a wrong number of words.
     """
@@ -217,9 +226,13 @@ def read_rows(path: Path, num_columns: int) -> Rows:
             rows.append((number, words))
     if not rows:
         raise SceneError(f"{path}: no rows, so no agent")
+    count = len(rows[0][1])
+    expected = " or ".join(map(str, num_columns))
+    if count in num_columns:
+        expected = str(count)
     for number, words in rows:
-        if len(words) != num_columns:
-            raise SceneError(f"{path}: line {number}: {len(words)} columns, expected {num_columns}")
+        if len(words) != count or count not in num_columns:
+            raise SceneError(f"{path}: line {number}: {len(words)} columns, expected {expected}")
     return rows
 
 

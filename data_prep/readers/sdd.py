@@ -41,12 +41,7 @@ DIRECTION_PX = 4.0  # shorter displacements have no direction; the median step i
 LAYOUT = Layout(4, 2, 3, "pixels")
 _STEPS = NUM_HISTORY + NUM_FUTURE
 _MAX_NUMBER = 1 << 30  # of a scene or an agent
-_BOUNDS = columns.ParquetBounds(
-    file_bytes=64 << 20,
-    num_bytes=64 << 20,
-    rows=4_000_000,
-    codecs=("ZSTD", "SNAPPY", "UNCOMPRESSED"),
-)
+_BOUNDS = columns.ParquetBounds(file_bytes=64 << 20, num_bytes=64 << 20, rows=4_000_000)
 _LIMITS = {"scene": 1e9, "agent": 1e9, "step": 1e9, "x": MAX_EXTENT_M, "y": MAX_EXTENT_M}
 
 
@@ -89,7 +84,11 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
         files = sorted(raw.glob("[!.]*.parquet"))
         scenes = list_parts(files, lambda path: self._scenes(read_tracks(path), split))
         texts = (raw / split).glob("[!.]*.txt")
-        return scenes + window_inputs(texts, LAYOUT, _STEPS, self.stride)
+        return scenes + window_inputs(texts, (LAYOUT,), _STEPS, self.stride)
+
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file belongs to a scene: all recordings are inputs."""
+        return False
 
     def _scenes(self, tracks: SddTracks, split: str) -> list[int]:
         """Numbers of the scenes of a split."""

@@ -1,6 +1,9 @@
 """Lanes for a table of tracks: search order, both formats, broken files, selection by distance."""
 
 import json
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from support import tables
 from support.scenes import named_edges
 from support.tables import SMALL, read, two_tracks, write, write_lanes
 
+from data_prep.dropped import collect_dropped
 from data_prep.reader import Input
 from data_prep.readers.table.lanes import read_lanes
 from data_prep.readers.table.reader import Table
@@ -125,49 +129,156 @@ def test_lanes_near_last_observed_positions_are_kept(tmp_path: Path) -> None:
     assert named_edges(scene) == {(0, 7, EdgeKind.SUCCESSOR), (7, 0, EdgeKind.PREDECESSOR)}
 
 
-def plain(**fields: Any) -> str:
-    """A good lane, then one with these fields."""
-    good = {"id": 0, "points": LINE}
-    second = {"id": 1, "points": LINE} | fields
-    return json.dumps({"lanes": [good, second]})
+def plain(**fields: Any) -> dict[str, Any]:
+    """A lane with these fields."""
+    return {"id": 1, "points": LINE} | fields
 
 
-def feature(geometry: Any, **properties: Any) -> str:
-    return json.dumps({"features": [{"geometry": geometry, "properties": properties}]})
+def feature(geometry: Any, **properties: Any) -> dict[str, Any]:
+    return {"geometry": geometry, "properties": properties}
 
 
-ENTRY = "lanes[1]: "
-POINTS = "lanes[1]: points: "
-BROKEN: dict[str, tuple[str, str]] = {
-    "a list": ("[]", "lanes: no list 'lanes' and no list 'features' (GeoJSON)"),
-    "one point": (plain(points=[[1, 1]]), POINTS + "1 different ones, expected at least 2"),
-    "huge": (plain(points=[[1, 1], [2, 1e9]]), POINTS + "infinite or huge"),
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "one point": (plain(points=[[1, 1]]), "points: 1 different ones, expected at least 2"),
+    "huge": (plain(points=[[1, 1], [2, 1e9]]), "points: infinite or huge"),
     "a ring of two": (
         plain(kind="crosswalk", points=LINE),
-        POINTS + "2 different ones, expected at least 3",
+        "points: 2 different ones, expected at least 3",
     ),
     "kind": (
         plain(kind="tram"),
-        ENTRY + "kind: 'tram', expected one of vehicle, bus, bike, crosswalk, drivable_area",
+        "kind: 'tram', expected one of vehicle, bus, bike, crosswalk, drivable_area",
     ),
-    "turn": (plain(turn="back"), ENTRY + "turn: 'back', expected one of none, left, right"),
+    "turn": (plain(turn="back"), "turn: 'back', expected one of none, left, right"),
     "flag": (
         plain(intersection="no"),
-        ENTRY + "Expected `bool | int | null`, got `str` - at `$.intersection`",
+        "Expected `bool | int | null`, got `str` - at `$.intersection`",
     ),
-    "id": (plain(id=1.5), ENTRY + "id: 1.5, expected text or a whole number"),
-    "id twice": (plain(id="0"), ENTRY + "id: '0' is also the id of lanes[0]"),
-    "no geometry": (feature(None), "features[0]: geometry: missing"),
+    "id": (plain(id=1.5), "id: 1.5, expected text or a whole number"),
+    "no geometry": (feature(None), "geometry: missing"),
     "another geometry": (
         feature({"type": "Point"}),
-        "features[0]: geometry: 'Point', expected one of LineString, Polygon",
+        "geometry: 'Point', expected one of LineString, MultiLineString, Polygon, MultiPolygon",
     ),
+    "no lines": (feature({"type": "MultiLineString", "coordinates": []}), "geometry: empty"),
     "a lane's outline": (
         feature({"type": "Polygon", "coordinates": [RING]}, kind="bus"),
-        "features[0]: kind: a polygon is a crosswalk or a drivable_area",
+        "kind: a polygon is a crosswalk or a drivable_area",
     ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_an_unusable_entry_is_dropped_and_counted(tmp_path: Path, case: str) -> None:
+    entry, cause = UNUSABLE[case]
+    section = "features" if "geometry" in entry else "lanes"
+    good: dict[str, Any] = {"id": 0, "points": LINE}
+    if section == "features":
+        good = {"id": 0, "geometry": {"type": "LineString", "coordinates": LINE}}
+    path = tmp_path / "lanes.json"
+    path.write_text(json.dumps({section: [good, entry, entry]}))
+    for _ in range(2):  # the second reading comes from the cache
+        with collect_dropped() as dropped:
+            scene = read(tmp_path, two_tracks())
+        assert scene.polyline_id.tolist() == [0]
+        assert dropped == {(path, f"{section}: {cause}"): 2}
+
+    # Without a usable entry, the file is refused.
+    path.write_text(json.dumps({section: [entry]}))
+    with pytest.raises(SceneError, match=re.escape(f"{path}: no usable entry: {section}[0]: ")):
+        read(tmp_path, two_tracks())
+
+
+def test_an_id_of_two_lanes_is_of_the_first(tmp_path: Path) -> None:
+    path = write_lanes(tmp_path / "lanes.json", plain(), plain(id="1", kind="bus"), plain(id=2))
+    with collect_dropped() as dropped:
+        lanes = read_lanes(path)
+    assert lanes.polyline_id.tolist() == [1, 2]
+    assert lanes.polyline_kind.tolist() == [0, 0]
+    assert dropped == {(path, "lanes: id: also the id of another entry"): 1}
+
+
+def test_each_part_of_a_geometry_is_a_polyline(tmp_path: Path) -> None:
+    lines = {"type": "MultiLineString", "coordinates": [LINE, [[5, 5]], [[0, 5], [9, 5]]]}
+    areas = {"type": "MultiPolygon", "coordinates": [[RING], [RING]]}
+    features = [{"id": 4, "geometry": lines}, {"geometry": areas}]
+    path = tmp_path / "lanes.geojson"
+    path.write_text(json.dumps({"features": features}))
+    with collect_dropped() as dropped:
+        lanes = read_lanes(path)
+    assert lanes.polyline_id[0] == 4
+    assert len(set(lanes.polyline_id.tolist())) == 4
+    assert np.diff(lanes.polyline_offset).tolist() == [2, 2, 5, 5]
+    assert list(dropped.values()) == [1]  # the part of one point
+
+
+FIELDS: dict[str, tuple[str, str]] = {
+    "misspelt": (
+        '{"lanes": [{"points": [[0, 0], [9, 0]], "successor": [2]}]}',
+        "lanes: unknown field 'successor', expected 'successors'",
+    ),
+    "unknown": (
+        '{"lanes": [{"points": [[0, 0], [9, 0]], "speed_limit": 50}]}',
+        "lanes: unknown field 'speed_limit'",
+    ),
+    "misspelt property": (
+        '{"features": [{"geometry": {"type": "LineString", "coordinates": [[0, 0], [9, 0]]}, '
+        '"properties": {"name": "Elm Street", "predecesors": [2]}}]}',
+        "features: unknown field 'predecesors', expected 'predecessors'",
+    ),
+    "a key twice": (
+        '{"lanes": [{"points": [[0, 0], [9, 0]]}, '
+        '{"points": [[0, 0], [9, 0]], "kind": "bus", "kind": "bike"}]}',
+        "lanes: kind: twice in one object",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_fields_without_effect_are_counted(tmp_path: Path, case: str) -> None:
+    content, cause = FIELDS[case]
+    path = tmp_path / "lanes.json"
+    path.write_text(content)
+    with collect_dropped() as dropped:
+        assert len(read_lanes(path).polyline_id) == 1
+    assert dropped == {(path, cause): 1}
+
+
+def test_capital_letters_and_a_byte_order_mark_make_no_difference(tmp_path: Path) -> None:
+    lanes = {"lanes": [{"id": 3, "points": LINE}]}
+    path = tmp_path / "val" / "Drive.Lanes.JSON"
+    path.parent.mkdir()
+    path.write_text(json.dumps(lanes), encoding="utf-8-sig")
+    assert read(tmp_path, two_tracks()).polyline_id.tolist() == [3]
+
+
+def link_to_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a link to nothing": (link_to_nothing, "No such file or directory"),
+    "a pipe": (os.mkfifo, "neither a file nor a folder"),
+    "a folder": (Path.mkdir, "a folder"),
+    "UTF-16": (lambda path: path.write_text("{}", encoding="utf-16"), "text in UTF-16"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_lanes_that_cannot_be_opened_are_not_absent(tmp_path: Path, case: str) -> None:
+    make, reason = UNREADABLE[case]
+    make(tmp_path / "lanes.json")
+    with pytest.raises(SceneError, match=rf"lanes\.json: (lanes )?cannot be read: {reason}"):
+        read(tmp_path, two_tracks())
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "a list": ("[]", "lanes: no list 'lanes' and no list 'features' (GeoJSON)"),
+    "a list twice": ('{"lanes": [], "lanes": []}', "lanes: twice in one object"),
     "degrees": (
-        feature({"type": "LineString", "coordinates": [[8.4, 49.0], [8.4001, 49.0]]}),
+        json.dumps(
+            {"features": [feature({"type": "LineString", "coordinates": [[8, 49], [8.001, 49]]})]}
+        ),
         "coordinates look like degrees",
     ),
     "far away": (

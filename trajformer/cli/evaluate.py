@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.scenes.files import write_atomically
@@ -65,20 +65,26 @@ def run(args: Namespace) -> None:
     # Files first: a reader of this output that ends early (head) does not lose them. The metrics
     # are printed in any case, so that a full disk does not lose them.
     try:
-        _write(args, evaluation, groups)
+        _write(args, evaluation, groups, scenes.num_skipped)
     finally:
         if scenes.unit != METRES:
             print(f"lengths in {scenes.unit}")
         print_protocol(evaluation)
+        note = skipped_note(scenes)
+        if note:
+            print(note)
         print_table({label: evaluation.metrics})
         if groups:
             print_groups(groups)
 
 
-def _write(args: Namespace, evaluation: Evaluation, groups: dict[str, pd.DataFrame]) -> None:
+def _write(
+    args: Namespace, evaluation: Evaluation, groups: dict[str, pd.DataFrame], num_skipped: int
+) -> None:
     if args.json is not None:
         content: dict[str, Any] = dict(evaluation.metrics)
         content["protocol"] = protocol(evaluation)
+        content["num_skipped"] = num_skipped
         if groups:
             content["groups"] = {
                 name: json.loads(table.reset_index().to_json(orient="records"))

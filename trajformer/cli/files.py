@@ -1,16 +1,22 @@
 """The rule for output files of commands, progress bars, and lines about skipped inputs."""
 
+from __future__ import annotations
+
 import argparse
 import errno
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import require_file_or_folder, write_atomically
+
+if TYPE_CHECKING:
+    from trajformer.scenes.store import SceneStore
 
 # Inputs that may be folders of runs, which also receive the metrics of the run.
 RUN_FOLDERS = ("checkpoint", "out")
@@ -59,6 +65,26 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
         if len(entries) > 1:
             others = f" and {len(entries) - 1:,} more"
         yield f"{name}{others}: {reason}"
+
+
+def skipped_note(scenes: SceneStore) -> str:
+    """A line about the inputs that the preparation skipped; empty if there are none."""
+    count = scenes.num_skipped
+    if not count:
+        return ""
+    inputs = "1 input" if count == 1 else f"{count:,} inputs"
+    hint = f"`trajformer store info {scenes.root}` lists the reasons"
+    return f"{scenes.split}: {len(scenes)} scenes, {inputs} skipped by preprocess; {hint}"
+
+
+def dropped_lines(dropped: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each cause of dropped details, from the entries of a manifest."""
+    for entry in dropped:
+        details = "1 detail" if entry["count"] == 1 else f"{entry['count']:,} details"
+        others = ""
+        if entry["files"] > 1:
+            others = f" and {entry['files'] - 1:,} more"
+        yield f"{details} of {entry['file']}{others}: {entry['cause']}"
 
 
 def keep_arguments(folder: Path, args: argparse.Namespace, *names: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
@@ -82,6 +82,9 @@ def run(args: Namespace) -> None:
     paths = save_scene_plots(scenes, chosen, modes, args.out, progress=bars(), density=args.density)
     for path in paths:
         print(path)
+    note = skipped_note(scenes)
+    if note:  # the other output is a list of files
+        print(f"trajformer plot: {note}", file=sys.stderr)
     if args.forecasts is None:
         hint = proposal(scenes, "predict --out FORECASTS.parquet")
         print(f"trajformer plot: drawn without --forecasts; {hint}", file=sys.stderr)

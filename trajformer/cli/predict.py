@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
@@ -37,3 +37,6 @@ def run(args: Namespace) -> None:
         reason = f"split '{args.split}' has no agent to forecast ({args.agents})"
         raise TrajformerError(f"{args.store}: {reason}")
     print(f"{args.out}: forecasts of {count} agents in {len(scenes)} scenes")
+    note = skipped_note(scenes)
+    if note:
+        print(note)

@@ -18,7 +18,7 @@ from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import SplitSummary, prepare
 from data_prep.reader import Reader
 from data_prep.readers.names import READERS
-from trajformer.cli.files import skipped_lines
+from trajformer.cli.files import dropped_lines, skipped_lines
 from trajformer.cli.parsing import (
     Parser,
     add_fields,
@@ -153,6 +153,8 @@ def _print_split(split: SplitSummary) -> None:
         print(f"  skipped {line}")
     for line in skipped_lines(split.warnings):
         print(f"  warning {line}")
+    for line in dropped_lines(split.dropped):
+        print(f"  dropped {line}")
 
 
 def print_estimate(reader: Reader, raw: Path, store: Path, options: PrepareOptions) -> None:

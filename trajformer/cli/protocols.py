@@ -17,7 +17,7 @@ from jsonargparse import Namespace
 from tqdm import tqdm
 
 from data_prep.reader import Input, Reader
-from data_prep.readers.eth_ucy import LAYOUT, EthUcy
+from data_prep.readers.eth_ucy import LAYOUTS, EthUcy
 from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.recordings import read_recording
@@ -246,7 +246,7 @@ def _read_test_set(reader: EthUcy, data: Path, name: str) -> eth_ucy.TestSet:
     inputs = reader.inputs(data, split)
     windows = [reader.read(item, split, data) for item in inputs]
     recordings = {item.path for item in inputs}
-    intervals = {path.stem: read_recording(path, LAYOUT).interval for path in recordings}
+    intervals = {path.stem: read_recording(path, *LAYOUTS).interval for path in recordings}
     return eth_ucy.TestSet(name, data, windows, intervals).check()
 
 

@@ -11,12 +11,13 @@ from jsonargparse import Namespace
 from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
-from trajformer.cli.files import bars, check_outputs, skipped_lines
+from trajformer.cli.files import bars, check_outputs, dropped_lines, skipped_lines
 from trajformer.cli.parsing import Parser, add_overwrite, add_variant, new_overview, new_parser
 from trajformer.errors import StoreError
 from trajformer.scenes.manifest import (
     MANIFEST,
     shard_sizes,
+    summarize_dropped,
     verify_store,
 )
 from trajformer.scenes.scene import METRES, AgentRole, Scene
@@ -170,6 +171,8 @@ def _print_split(store: Path, split: str) -> None:
     warned = [entry for shard in shards for entry in shard.info.warnings]
     for line in skipped_lines(warned):
         print(f"    warning {line}")
+    for line in dropped_lines(summarize_dropped(shard.info for shard in shards)):
+        print(f"    dropped {line}")
 
 
 def _print_typical_scene(first: Scene, sizes: np.ndarray) -> None:

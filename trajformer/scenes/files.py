@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import BinaryIO
 
 from trajformer.errors import TrajformerError
 
@@ -31,6 +32,13 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     Raises OSError: the file is missing, unreadable or too large, or it is a folder, a pipe or a
     device. Reading a pipe or a device may never end.
     """
+    with open_file(path, max_bytes) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+@contextmanager
+def open_file(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; raises as `read_file`."""
     descriptor = os.open(path, _READ_FLAGS)
     try:
         state = os.fstat(descriptor)
@@ -42,7 +50,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
         if state.st_size > limit:
             raise OSError(f"{state.st_size} bytes, expected at most {limit:.0f}")
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(state.st_size)
+            yield file
     finally:
         os.close(descriptor)
 

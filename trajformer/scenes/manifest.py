@@ -9,7 +9,7 @@ import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,11 @@ _SPLIT_TYPES: dict[str, type] = {
     "skipped": list,
     "shards": list,
 }
-_OPTIONAL_TYPES: dict[str, type] = {"warnings": list}
+_OPTIONAL_TYPES: dict[str, type] = {"warnings": list, "dropped": list}
 _SHARD_TYPES: dict[str, type] = {"name": str, "scenes": int, "bytes": int, "sha256": str}
 _SKIPPED_TYPES: dict[str, type] = {"input": str, "reason": str}
 _WARNING_TYPES: dict[str, type] = {"input": str, "message": str}
+_DROPPED_TYPES: dict[str, type] = {"cause": str, "count": int, "file": str, "files": int}
 
 Manifest = dict[str, Any]
 ShardEntry = dict[str, Any]  # name, scenes, bytes and sha256 of a shard
@@ -95,7 +96,7 @@ def write_manifest(root: Path, known: Mapping[Path, str] | None = None) -> Manif
 
 
 def make_manifest(root: Path, known: Mapping[Path, str] | None = None) -> Manifest:
-    """The content of `manifest.json`: counts, sizes, checksums and skipped inputs.
+    """The content of `manifest.json`: counts, sizes, checksums, skipped inputs, dropped details.
 
     Shards in `known` have this SHA-256. Raises StoreError: there is no shard, or one is damaged.
     """
@@ -156,7 +157,31 @@ def _summarize(shards: list[tuple[ShardEntry, ShardInfo]]) -> dict[str, Any]:
     }
     if warnings:
         summary["warnings"] = warnings
+    dropped = summarize_dropped(info for _, info in shards)
+    if dropped:
+        summary["dropped"] = dropped
     return summary
+
+
+def summarize_dropped(infos: Iterable[ShardInfo]) -> list[dict[str, Any]]:
+    """Dropped details of shards by cause: their number, the first file, and the number of files.
+
+    Shards with scenes of one file report the same details, which count once.
+    """
+    counts: dict[str, dict[str, int]] = defaultdict(dict)  # by cause and file
+    for info in infos:
+        for file, cause, number in info.dropped:
+            counts[cause][file] = number
+    entries = []
+    for cause, by_file in sorted(counts.items()):
+        entry = {
+            "cause": cause,
+            "count": sum(by_file.values()),
+            "file": min(by_file),
+            "files": len(by_file),
+        }
+        entries.append(entry)
+    return entries
 
 
 def manifest_text(manifest: Manifest) -> str:
@@ -212,6 +237,8 @@ def _check_types(path: Path, manifest: Manifest) -> None:
             _check_entry(path, split, entry, {name: _OPTIONAL_TYPES[name]})
         for number, warning in enumerate(entry.get("warnings", [])):
             _check_entry(path, f"{split}: warnings[{number}]", warning, _WARNING_TYPES)
+        for number, dropped in enumerate(entry.get("dropped", [])):
+            _check_entry(path, f"{split}: dropped[{number}]", dropped, _DROPPED_TYPES)
 
 
 def _check_entry(path: Path, position: str, entry: Any, types: dict[str, type]) -> None:
@@ -271,6 +298,18 @@ def count_scenes(root: Path, split: str, sizes: dict[str, int]) -> dict[str, int
     if sizes == shard_sizes(root / split):
         _refuse_difference(root / split, sizes, listed)
     return _count_without_manifest(root / split, sizes)  # shards are being written
+
+
+def count_skipped(root: Path, split: str) -> int:
+    """Number of inputs of a split without a scene; they are listed in the manifest, or the shards.
+
+    Raises StoreError: a shard is damaged, and there is no manifest.
+    """
+    try:
+        return len(read_manifest(root)["splits"][split]["skipped"])
+    except (StoreError, KeyError):
+        infos = [read_shard_info(root / split / name)[0] for name in shard_sizes(root / split)]
+        return sum(len(info.skipped) for info in infos)
 
 
 def _refuse_difference(folder: Path, sizes: dict[str, int], listed: dict[str, int]) -> None:

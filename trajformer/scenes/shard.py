@@ -4,10 +4,11 @@ A shard is `STORE/<split>/<number>.arrow`. It stores positions, headings and vel
 steps only, agent-major, and the map once. Polyline lengths and edges are unsigned integers of the
 smallest sufficient width, stored as bytes. Columns of the optional fields of `Scene` exist if a
 scene of the shard has values for them. The schema metadata has the schema version, the software
-version, a digest of the inputs, the skipped inputs with reasons, and the warnings of the others;
-`manifest.py` only summarises it. Shards are written under a temporary name and then renamed, so a
-store can be read while it is prepared. Reading a damaged shard raises an error that names the file
-or returns different values (the manifest has checksums), but never reads out of bounds.
+version, a digest of the inputs, the skipped inputs with reasons, the warnings of the others, and the
+number of dropped details; `manifest.py` only summarises it. Shards are written under a temporary
+name and then renamed, so a store can be read while it is prepared. Reading a damaged shard raises
+an error that names the file or returns different values (the manifest has checksums), but never
+reads out of bounds.
 """
 
 import json
@@ -88,6 +89,8 @@ class ShardInfo:
     skipped: tuple[tuple[str, str], ...] = ()
     # input name and message, of the inputs with a scene that may be wrong
     warnings: tuple[tuple[str, str], ...] = ()
+    # file, cause and number, of the details that were dropped, such as lanes of one point
+    dropped: tuple[tuple[str, str, int], ...] = ()
     unit: str = METRES  # of the lengths in all scenes
     schema_version: int = SCHEMA_VERSION
     software: str = trajformer.__version__
@@ -170,6 +173,9 @@ def write_shard(path: Path, scenes: Sequence[Scene | PackedScene], info: ShardIn
         raise StoreError(f"{path}: {reason}: all scenes of a split must have one unit")
     info = replace(info, unit=units[0] if units else METRES)
     metadata = asdict(info) | {"scenes": len(rows)}
+    for name in ("warnings", "dropped"):  # shards without them have the bytes of older versions
+        if not metadata[name]:
+            del metadata[name]
 
     has_optional = any(len(row[name]) > 0 for row in rows for name in OPTIONAL)
     schema = FULL_SCHEMA if has_optional else SCHEMA
@@ -216,7 +222,10 @@ def _info(path: Path, schema: pa.Schema) -> tuple[ShardInfo, int]:
         count = int(metadata.pop("scenes"))
         skipped = _text_pairs(metadata.pop("skipped"))
         warnings = _text_pairs(metadata.pop("warnings", []))  # none in older shards
-        info = ShardInfo(**metadata, skipped=skipped, warnings=warnings)
+        dropped = []
+        for file, cause, number in metadata.pop("dropped", []):
+            dropped.append((str(file), str(cause), int(number)))
+        info = ShardInfo(**metadata, skipped=skipped, warnings=warnings, dropped=tuple(dropped))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: not a trajformer shard: no metadata") from error
     if not (schema.equals(SCHEMA) or schema.equals(FULL_SCHEMA)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajformer.errors import StoreError
-from trajformer.scenes.manifest import count_scenes, shard_sizes, store_splits
+from trajformer.scenes.manifest import count_scenes, count_skipped, shard_sizes, store_splits
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import Shard, read_scene_ids, read_shard_info
 
@@ -80,6 +80,11 @@ class SceneStore:
             number += 1  # an empty shard has no unit
         info, _ = read_shard_info(self._path(number))
         return info.unit
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of inputs without a scene, which `trajformer store info` lists with reasons."""
+        return count_skipped(self.root, self.split)
 
     def scene_ids(self) -> list[str]:
         """Ids of all scenes, in the order of their index."""

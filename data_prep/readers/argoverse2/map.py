@@ -6,15 +6,17 @@ midway between the two evenly resampled boundaries. Like av2, the reader ignores
 by up to 0.4 m in tight turns.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Raw
 
+from data_prep.dropped import report_dropped
 from data_prep.readers.raw_file import one_line, read_file
 from data_prep.readers.vector_map import VectorMap, join_map
 from trajformer.errors import SceneError
@@ -78,6 +80,12 @@ class _Archive(msgspec.Struct, gc=False):
     drivable_areas: dict[str, _Area]
 
 
+_Entry: TypeAlias = _Lane | _Crossing | _Area
+_SECTIONS: dict[type[_Entry], str] = {
+    _Lane: "lane_segments",
+    _Crossing: "pedestrian_crossings",
+    _Area: "drivable_areas",
+}
 _decoder = msgspec.json.Decoder(_Archive)  # also checks every field
 _encoder = msgspec.msgpack.Encoder()
 # A point as MessagePack: the mark of a map (1 byte), then for each of x, y and z a key (2 bytes),
@@ -95,53 +103,57 @@ _PACKED_POINT = np.dtype(
 def read_map(path: Path) -> VectorMap:
     """Lanes with edges, crosswalks and drivable areas (closed rings) of a map file.
 
-    A SceneError names the file and the entry.
+    Entries that cannot be used are dropped and counted by cause. A SceneError names the file, and
+    the first entry if no lane can be used.
     """
-    archive = _decode(path)
-    lanes = archive.lane_segments.values()
-    crossings = archive.pedestrian_crossings.values()
-    areas = archive.drivable_areas.values()
-    _check_ids(lanes, "lane_segments", path)
-    _check_ids(crossings, "pedestrian_crossings", path)
-    _check_ids(areas, "drivable_areas", path)
-
-    heads = []  # id, kind and flags of each polyline
-    lines: list[list[_Point]] = []  # the boundaries of all lanes, then the rings
-    for lane in lanes:
-        flags = int(LaneFlag.INTERSECTION) if lane.is_intersection else 0
-        heads.append((lane.id, _KINDS[lane.lane_type], flags))
-        lines.append(lane.left_lane_boundary)
-        lines.append(lane.right_lane_boundary)
-    for crossing in crossings:
-        heads.append((crossing.id, _CROSSWALK, 0))
-        lines.append([*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]])
-    for area in areas:
-        heads.append((area.id, _DRIVABLE_AREA, 0))
-        lines.append([*area.area_boundary, area.area_boundary[0]])
-
-    num_points = np.array([len(line) for line in lines], np.int64)
-    num_boundaries = 2 * len(lanes)
-    boundary_points = num_points[:num_boundaries]
-    ring_points = num_points[num_boundaries:]
-    points = _points(list(chain.from_iterable(lines)), path)
-    split = int(boundary_points.sum())  # points of boundaries, then points of rings
-    even = resample_boundaries(points[:, :split], boundary_points)
-    left = even[::2]
-    right = even[1::2]
-    center = (left + right) / 2
-    ring = points[:2, split:].T
-    lengths = [CENTERLINE_POINTS] * len(lanes) + ring_points.tolist()
-    point = np.concatenate([center.reshape(-1, 2), ring])
-    return join_map(heads, lengths, point, _link_keys(lanes, len(heads)))
+    try:
+        data = read_file(path, MAX_BYTES)
+        archive = _decode(data)
+        if archive is not None:
+            polylines = _Polylines(archive)
+            if _are_near(polylines.points):
+                return polylines.join()
+        return _Polylines(_decode_entries(data, path)).join()
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SceneError(f"{path}: map cannot be read: {one_line(error)}") from error
 
 
-def _check_ids(
-    entries: Collection[_Lane] | Collection[_Crossing] | Collection[_Area], section: str, path: Path
-) -> None:
-    """SceneError if two entries of a section have the same id."""
-    ids = {entry.id for entry in entries}
-    if len(ids) < len(entries):
-        raise SceneError(f"{path}: {section}: {len(entries)} entries with {len(ids)} ids")
+class _Polylines:
+    """The boundaries of all lanes of a map, then its crosswalks and areas as rings."""
+
+    def __init__(self, archive: _Archive) -> None:
+        self._lanes = archive.lane_segments.values()
+        self._heads = []  # id, kind and flags of each polyline
+        lines: list[list[_Point]] = []  # the boundaries of all lanes, then the rings
+        for lane in self._lanes:
+            flags = int(LaneFlag.INTERSECTION) if lane.is_intersection else 0
+            self._heads.append((lane.id, _KINDS[lane.lane_type], flags))
+            lines.append(lane.left_lane_boundary)
+            lines.append(lane.right_lane_boundary)
+        for crossing in archive.pedestrian_crossings.values():
+            self._heads.append((crossing.id, _CROSSWALK, 0))
+            lines.append([*crossing.edge1, *crossing.edge2[::-1], crossing.edge1[0]])
+        for area in archive.drivable_areas.values():
+            self._heads.append((area.id, _DRIVABLE_AREA, 0))
+            lines.append([*area.area_boundary, area.area_boundary[0]])
+        self._num_points = np.array([len(line) for line in lines], np.int64)
+        self.points = _points(list(chain.from_iterable(lines)))
+
+    def join(self) -> VectorMap:
+        """The map, with a centerline for each lane."""
+        num_lanes = len(self._lanes)
+        boundary_points = self._num_points[: 2 * num_lanes]
+        ring_points = self._num_points[2 * num_lanes :]
+        split = int(boundary_points.sum())  # points of boundaries, then points of rings
+        even = resample_boundaries(self.points[:, :split], boundary_points)
+        left = even[::2]
+        right = even[1::2]
+        center = (left + right) / 2
+        ring = self.points[:2, split:].T
+        lengths = [CENTERLINE_POINTS] * num_lanes + ring_points.tolist()
+        point = np.concatenate([center.reshape(-1, 2), ring])
+        keys = _link_keys(self._lanes, len(self._heads))
+        return join_map(self._heads, lengths, point, keys)
 
 
 def _link_keys(lanes: Collection[_Lane], num_polylines: int) -> list[int]:
@@ -166,37 +178,87 @@ def _link_keys(lanes: Collection[_Lane], num_polylines: int) -> list[int]:
     return keys
 
 
-def _decode(path: Path) -> _Archive:
+def _decode(data: bytes) -> _Archive | None:
+    """The entries of a map file; None if one of them cannot be used."""
     try:
-        data = read_file(path, MAX_BYTES)
-        try:
-            return _decoder.decode(data)
-        except msgspec.ValidationError as error:
-            raise SceneError(f"{path}: {_locate_error(data, one_line(error))}") from error
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SceneError(f"{path}: map cannot be read: {one_line(error)}") from error
+        archive = _decoder.decode(data)
+    except msgspec.ValidationError:
+        return None
+    for section in (archive.lane_segments, archive.pedestrian_crossings, archive.drivable_areas):
+        entries: Collection[_Entry] = section.values()
+        if len({entry.id for entry in entries}) < len(entries):
+            return None
+    return archive
 
 
-def _locate_error(data: bytes, message: str) -> str:
-    """The first invalid entry of a JSON document and its error; without one, the message."""
-    where = "map"
-    sections = {"lane_segments": _Lane, "pedestrian_crossings": _Crossing, "drivable_areas": _Area}
+def _lines(entry: _Entry) -> tuple[list[_Point], ...]:
+    if isinstance(entry, _Lane):
+        return entry.left_lane_boundary, entry.right_lane_boundary
+    if isinstance(entry, _Crossing):
+        return entry.edge1, entry.edge2
+    return (entry.area_boundary,)
+
+
+def _decode_entries(data: bytes, path: Path) -> _Archive:
+    """The usable entries of a JSON document, which are decoded one by one.
+
+    SceneError if there are lanes, and none is usable.
+    """
+    archive = _Archive({}, {}, {})
+    dropped = Counter[str]()
     try:
         document = msgspec.json.decode(data, type=dict[str, Raw])
-        for section, kind in sections.items():
-            where = section
-            text = document.get(section, b"null")
-            for key, entry in msgspec.json.decode(text, type=dict[str, Raw]).items():
-                printable_key = repr(key[:40])[1:-1]
-                where = f"{section}[{printable_key}]"
-                msgspec.json.decode(entry, type=kind)
+        lanes = msgspec.json.decode(document.get("lane_segments", b"null"), type=dict[str, Raw])
     except msgspec.ValidationError as error:
-        return f"{where}: {one_line(error)}"
-    return message
+        raise SceneError(f"{path}: lane_segments: {one_line(error)}") from error
+    problem = _add_entries(archive.lane_segments, lanes, _Lane, dropped)
+    if problem and not archive.lane_segments:
+        raise SceneError(f"{path}: no usable lane: {problem}")
+
+    others: tuple[tuple[str, dict[str, Any], type[_Entry]], ...] = (
+        ("pedestrian_crossings", archive.pedestrian_crossings, _Crossing),
+        ("drivable_areas", archive.drivable_areas, _Area),
+    )
+    for section, entries, kind in others:
+        try:
+            texts = msgspec.json.decode(document.get(section, b"null"), type=dict[str, Raw])
+            _add_entries(entries, texts, kind, dropped)
+        except msgspec.ValidationError as error:
+            dropped[f"{section}: {one_line(error)}"] += 1
+    report_dropped(path, dropped)
+    return archive
 
 
-def _points(points: list[_Point], path: Path) -> np.ndarray:
-    """x, y and z, float64 [3, P]; SceneError if a point is too far away.
+def _add_entries(
+    entries: dict[str, Any], texts: dict[str, Raw], kind: type[_Entry], dropped: Counter[str]
+) -> str:
+    """Decode the entries of a section and add the usable ones; return the first problem."""
+    ids: set[int] = set()
+    problem = ""
+    for key, text in texts.items():
+        try:
+            entry = msgspec.json.decode(text, type=kind)
+            if entry.id in ids:
+                raise ValueError("id: also the id of another entry")
+            if not _are_near(_points(list(chain.from_iterable(_lines(entry))))):
+                raise ValueError(f"a point over {MAX_ORIGIN_M:g} m from zero")
+            ids.add(entry.id)
+            entries[key] = entry
+        except ValueError as error:  # also of msgspec
+            cause = f"{_SECTIONS[kind]}: {one_line(error)}"
+            dropped[cause] += 1
+            printable_key = repr(key[:40])[1:-1]
+            problem = problem or f"{_SECTIONS[kind]}[{printable_key}]: {one_line(error)}"
+    return problem
+
+
+def _are_near(points: np.ndarray) -> bool:
+    """Whether all points [3, P] are within the limit of coordinates."""
+    return bool(np.abs(points).max(initial=0.0) <= MAX_ORIGIN_M)
+
+
+def _points(points: list[_Point]) -> np.ndarray:
+    """x, y and z, float64 [3, P].
 
     The detour over MessagePack is several times faster than the conversion of a list.
     """
@@ -207,8 +269,6 @@ def _points(points: list[_Point], path: Path) -> np.ndarray:
     point[0] = fields["x"]
     point[1] = fields["y"]
     point[2] = fields["z"]
-    if not np.abs(point).max(initial=0.0) <= MAX_ORIGIN_M:
-        raise SceneError(f"{path}: a point over {MAX_ORIGIN_M:g} m from zero")
     return point
 
 

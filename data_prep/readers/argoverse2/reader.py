@@ -28,13 +28,11 @@ _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _ROLES = np.array(  # by `object_category`: fragment, unscored, scored, focal
     [AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8
 )
-# Limits are about a hundred times the usual size. The codecs are those of the published files; they
-# expand at most 21 times, also if the metadata is wrong.
+# Limits are about a hundred times the usual size.
 MAX_TRACKS = 5_000
-_BOUNDS = columns.ParquetBounds(
-    file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000, codecs=("SNAPPY", "UNCOMPRESSED")
-)
+_BOUNDS = columns.ParquetBounds(file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000)
 _TEXT = ["track_id", "object_type", "city"]
+_OPTIONAL = ("object_type", "city")
 _LIMITS = {  # largest absolute values
     "timestep": 1e15,
     "object_category": 1e15,
@@ -68,11 +66,15 @@ class Argoverse2(StagedReader):
         folders = sorted(path for path in (raw / split).iterdir() if path.is_dir())
         return [Input(folder / f"scenario_{folder.name}.parquet") for folder in folders]
 
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file is the map of a scenario."""
+        return path.name == f"log_map_archive_{path.parent.name}.json"
+
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """Read one scenario in stages, see `Reader.read`."""
         path = item.path
         scene_id = path.stem.removeprefix("scenario_")
-        table = columns.read_parquet(path, _LIMITS, _TEXT, _BOUNDS)
+        table = columns.read_parquet(path, _LIMITS, _TEXT, _BOUNDS, _OPTIONAL)
         yield
 
         number = columns.numbers_within(table, _LIMITS, path)
@@ -80,8 +82,10 @@ class Argoverse2(StagedReader):
         agent_id, first_row, agent = columns.groups(table["track_id"])
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
         cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: timestep")
-        types = columns.values_at(table["object_type"], first_row)
-        kind = columns.translate(types, _KINDS, "object_type", path)
+        types = ["unknown"] * len(agent_id)
+        if "object_type" in table:
+            types = columns.values_at(table["object_type"], first_row)
+        kind = columns.translate_types(types, _KINDS, "object_type", path)
         category = columns.whole_numbers(
             number["object_category"][first_row], len(_ROLES) - 1, f"{path}: object_category"
         )
@@ -107,7 +111,9 @@ class Argoverse2(StagedReader):
             columns.fill(valid, cell, velocity),
             valid,
         )
-        city = columns.only_value(table, "city", path)
+        city = ""
+        if "city" in table:
+            city = columns.only_value(table, "city", path)
         del table, number  # many scenes wait here: the generator must not hold their tables
         yield
 

@@ -162,6 +162,10 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
 
         return list_parts(_annotations(raw, split), windows)
 
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file or folder is part of a log."""
+        return path.name in (POSES, "map", "sensors", "calibration")
+
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one window of a log.
 
@@ -341,7 +345,7 @@ def _parse(path: Path, poses: Path, archive: Path) -> SensorLog:
     sweep = sweep[objects]
     object_id, first_row, row_object = columns.groups(table["track_uuid"])
     object_types = columns.values_at(table["category"], first_row)
-    object_kinds = columns.translate(object_types, KINDS, "category", path)
+    object_kinds = columns.translate_types(object_types, KINDS, "category", path)
     agent_id = [EGO_ID, *object_id]
     agent = np.append(np.zeros_like(steps), 1 + row_object)
     step = np.append(steps, steps[sweep])

@@ -8,12 +8,14 @@ of the lengths of the two boundaries.
 
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from data_prep.dropped import report_dropped
 from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError
@@ -80,8 +82,9 @@ class _Lanelet:
 def read_lanelets(path: Path) -> LaneletMap:
     """The lanelets of a map file; a SceneError names file, element and field."""
     try:
+        dropped = Counter[str]()
         nodes, ways, relations = _elements(path)
-        lanelets = _lanelets(relations, nodes, ways)
+        lanelets = _lanelets(relations, nodes, ways, dropped)
         speed_limit = _speed_limits(relations)
         yields = _yields(relations)
     except (ElementTree.ParseError, KeyError, ValueError, OverflowError, OSError) as error:
@@ -90,7 +93,9 @@ def read_lanelets(path: Path) -> LaneletMap:
             problem = f"no {problem}"
         raise SceneError(f"{path}: not a Lanelet2 map in metres (.osm_xy): {problem}") from error
     if not lanelets:
-        raise SceneError(f"{path}: relation: no lanelet of subtype {', '.join(_KINDS)}")
+        problem = next(iter(dropped), f"no lanelet of subtype {', '.join(_KINDS)}")
+        raise SceneError(f"{path}: relation: {problem}")
+    report_dropped(path, dropped)
 
     # Centerlines of all lanelets, then their outlines.
     controlled = {lanelet_id for lanelet_id, _ in yields}
@@ -154,52 +159,57 @@ def _elements(path: Path) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.El
         if element.tag == "node":
             nodes[element_id] = _parse_node(element)
         else:
-            ways[element_id] = tuple(nd.attrib["ref"] for nd in element.iter("nd"))
+            ways[element_id] = tuple(nd.get("ref", "") for nd in element.iter("nd"))
         element.clear()  # frees memory
     return nodes, ways, relations
 
 
 def _parse_node(element: ElementTree.Element) -> tuple[float, float]:
-    """x and y of a node in metres; ValueError if it is too far away, KeyError without x or y."""
-    x = float(element.attrib["x"])
-    y = float(element.attrib["y"])
-    if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):  # also refuses NaN
-        raise ValueError(
-            f"node {element.attrib['id'][:40]}: x, y: {x:g}, {y:g}, "
-            f"expected metres up to {MAX_ORIGIN_M:g} either way"
-        )
+    """x and y of a node in metres, NaN if they are unusable; KeyError without x or y."""
+    try:
+        x = float(element.attrib["x"])
+        y = float(element.attrib["y"])
+    except ValueError:
+        return np.nan, np.nan
+    if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):
+        return np.nan, np.nan
     return x, y
 
 
 def _tags(element: ElementTree.Element) -> dict[str, str]:
-    return {tag.attrib["k"]: tag.attrib["v"] for tag in element.iter("tag")}
+    return {tag.get("k", ""): tag.get("v", "") for tag in element.iter("tag")}
 
 
 def _members(relation: ElementTree.Element, role: str, kind: str) -> list[str]:
     """Ids of the members of a relation with a role, of a kind `way` or `relation`."""
     members = []
     for member in relation.iter("member"):
-        attributes = member.attrib
-        if attributes["role"] == role and attributes["type"] == kind:
-            members.append(attributes["ref"])
+        if member.get("role") == role and member.get("type") == kind:
+            members.append(member.get("ref", ""))
     return members
 
 
 def _lanelets(
-    relations: list[ElementTree.Element], nodes: _Nodes, ways: dict[str, _Line]
+    relations: list[ElementTree.Element],
+    nodes: _Nodes,
+    ways: dict[str, _Line],
+    dropped: Counter[str],
 ) -> dict[int, _Lanelet]:
-    """The lanelets that are lanes by id; ValueError if one cannot be used."""
+    """The usable lanelets that are lanes by id; the others are counted in `dropped`."""
     lanelets: dict[int, _Lanelet] = {}
     for relation in relations:
         tags = _tags(relation)
         subtype = tags.get("subtype")
         if tags.get("type") != "lanelet" or subtype not in _KINDS:
             continue
-        lanelet_id = int(relation.attrib["id"])
-        if lanelet_id in lanelets or not abs(lanelet_id) < 2**63:
-            printable_id = str(lanelet_id)[:40]
-            raise ValueError(f"lanelet {printable_id}: id: used twice, or not within 64 bits")
-        left, right = _boundaries(relation, nodes, ways)
+        try:
+            lanelet_id = int(relation.attrib["id"])
+            if lanelet_id in lanelets or not abs(lanelet_id) < 2**63:
+                raise ValueError("id: used twice, or not within 64 bits")
+            left, right = _boundaries(relation, nodes, ways)
+        except ValueError as error:
+            dropped[f"lanelet: {one_line(error)}"] += 1
+            continue
         rules = tuple(_members(relation, "regulatory_element", "relation"))
         lanelets[lanelet_id] = _Lanelet(int(_KINDS[subtype]), left, right, rules)
     return lanelets
@@ -212,11 +222,10 @@ def _boundaries(
 
     ValueError if they cannot be used.
     """
-    where = f"lanelet {relation.attrib['id'][:40]}"
     left = _boundary(relation, "left", nodes, ways)
     right = _boundary(relation, "right", nodes, ways)
     if set(left) == set(right):
-        raise ValueError(f"{where}: left and right share one way, expected two")
+        raise ValueError("left and right share one way, expected two")
     return _directed(left, right, nodes)
 
 
@@ -224,23 +233,22 @@ def _boundary(
     relation: ElementTree.Element, role: str, nodes: _Nodes, ways: dict[str, _Line]
 ) -> _Line:
     """The boundary of a lanelet with the role left or right; ValueError if it cannot be used."""
-    where = f"lanelet {relation.attrib['id'][:40]}: {role}"
     members = _members(relation, role, "way")
     if len(members) != 1:
-        raise ValueError(f"{where}: {len(members)} ways, expected one")
-    way = members[0][:40]
+        raise ValueError(f"{role}: {len(members)} ways, expected one")
     if members[0] not in ways:
-        raise ValueError(f"{where}: way {way} is missing; get the complete file")
+        raise ValueError(f"{role}: its way is missing; get the complete file")
     line = ways[members[0]]
     for node in line:
         if node not in nodes:
-            raise ValueError(
-                f"{where}: node {node[:40]} of way {way} is missing; get the complete file"
-            )
+            raise ValueError(f"{role}: a node of its way is missing; get the complete file")
     points = np.array([nodes[node] for node in line]).reshape(-1, 2)
+    if np.isnan(points).any():
+        limit = f"metres up to {MAX_ORIGIN_M:g} either way"
+        raise ValueError(f"{role}: x or y of a node is no number, expected {limit}")
     length = np.abs(np.diff(points, axis=0)).sum()
     if not 0 < length <= MAX_LENGTH_M:
-        raise ValueError(f"{where}: way {way} has no length, or over {MAX_LENGTH_M:g} m")
+        raise ValueError(f"{role}: its way has no length, or over {MAX_LENGTH_M:g} m")
     return line
 
 
@@ -283,7 +291,10 @@ def _links(lanelets: dict[int, _Lanelet]) -> Iterator[tuple[int, int, int]]:
 
 
 def _speed_limits(relations: list[ElementTree.Element]) -> dict[str, float]:
-    """Speed limits in m/s by the id of the rule; ValueError if one has another form."""
+    """Speed limits in m/s by the id of the rule.
+
+    Signs of other forms, such as de274-60, have no known limit.
+    """
     limits = {}
     for relation in relations:
         tags = _tags(relation)
@@ -292,22 +303,28 @@ def _speed_limits(relations: list[ElementTree.Element]) -> dict[str, float]:
         rule = relation.attrib["id"]
         sign = tags.get("sign_type", "")
         match = re.fullmatch(r"(\d{1,3}) ?(mph|kmh)", sign)
-        if not match:
-            raise ValueError(f"rule {rule[:40]}: sign_type: {sign[:40]!r}, expected 25mph or 50kmh")
-        limits[rule] = int(match[1]) * _UNITS_M_S[match[2]]
+        if match:
+            limits[rule] = int(match[1]) * _UNITS_M_S[match[2]]
     return limits
 
 
 def _yields(relations: list[ElementTree.Element]) -> list[tuple[int, int | None]]:
-    """Pairs of the lanelet that yields and the lanelet with the right of way, None if not known."""
+    """Pairs of the lanelet that yields and the lanelet with the right of way, None if not known.
+
+    Rules with an id that is no number are left out: they name no lanelet.
+    """
     pairs: list[tuple[int, int | None]] = []
     for relation in relations:
         if _tags(relation).get("subtype") not in ("right_of_way", "all_way_stop"):
             continue
-        priority = [int(ref) for ref in _members(relation, "right_of_way", "relation")]
-        for ref in _members(relation, "yield", "relation"):
+        priority = _numbers(_members(relation, "right_of_way", "relation"))
+        for lanelet_id in _numbers(_members(relation, "yield", "relation")):
             if priority:
-                pairs += [(int(ref), lanelet_id) for lanelet_id in priority]
+                pairs += [(lanelet_id, other) for other in priority]
             else:
-                pairs.append((int(ref), None))
+                pairs.append((lanelet_id, None))
     return pairs
+
+
+def _numbers(ids: list[str]) -> list[int]:
+    return [int(text) for text in ids if re.fullmatch(r"-?\d{1,18}", text)]

@@ -19,7 +19,13 @@ from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.interaction.lanelet2 import read_lanelets
-from data_prep.readers.interaction.tracks import PERIOD_S, RECORDING, WindowTracks, read_tracks
+from data_prep.readers.interaction.tracks import (
+    PEDESTRIANS,
+    PERIOD_S,
+    RECORDING,
+    WindowTracks,
+    read_tracks,
+)
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import list_parts
 from trajformer.config import Config
@@ -100,6 +106,13 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
                 count = min(count, self.max_windows)
             inputs += [windows[index * len(windows) // count] for index in range(count)]
         return inputs
+
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file holds maps, or the pedestrians of a recording of vehicles."""
+        if path.parent == raw:
+            return path.name == "maps"
+        vehicles = path.name.replace(PEDESTRIANS, RECORDING, 1)
+        return path.name.startswith(PEDESTRIANS) and path.with_name(vehicles).is_file()
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one window or case.

@@ -1,5 +1,6 @@
 """Rows of INTERACTION csv files, recordings or cases, and the tracks in a part of a file."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind
 PERIOD_S = 0.1
 PERIOD_MS = 100
 RECORDING = "vehicle_tracks_"  # start of the name of a recording
+PEDESTRIANS = "pedestrian_tracks_"  # of the pedestrians and cyclists of a recording
 MAX_BYTES = 1 << 30  # about ten times the largest file, as the next one
 MAX_ROWS = 20_000_000
 MAX_BOX_M = 100.0  # length or width of a vehicle
@@ -30,7 +32,8 @@ _KINDS = {
     "pedestrian": AgentKind.PEDESTRIAN,
     "pedestrian/bicycle": AgentKind.PEDESTRIAN,
 }
-_WITHOUT_BOX = (AgentKind.PEDESTRIAN, AgentKind.CYCLIST)  # no heading and no size are recorded
+# No heading and no size are recorded. The class of unknown types may have none either.
+_WITHOUT_BOX = (AgentKind.PEDESTRIAN, AgentKind.CYCLIST, AgentKind.UNKNOWN)
 _COUNTS = {"frame_id": 1e9, "timestamp_ms": 1e12}  # largest absolute values
 _MOTION = {"x": MAX_ORIGIN_M, "y": MAX_ORIGIN_M, "vx": MAX_SPEED_M_S, "vy": MAX_SPEED_M_S}
 _BOX = {"psi_rad": 7.0, "length": MAX_BOX_M, "width": MAX_BOX_M}
@@ -97,6 +100,9 @@ class TrackFile:
         )
         agent_id = [self.agent_id[index] for index in present.tolist()]
         step = self.time[rows] - first
+        shared = _shared_ids(agent, step, num_steps, self.kind[rows])
+        if len(shared):
+            agent_id, agent, first_row = _split_by_kind(agent_id, agent, self.kind[rows], shared)
         cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{item}: track_id")
         motion = self.motion[rows]
         box = self.box[rows]
@@ -111,6 +117,40 @@ class TrackFile:
             velocity=columns.fill(valid, cell, motion[:, 2:]),
             heading=columns.fill(valid, cell, box[:, 0]),
         )
+
+
+def _shared_ids(
+    agent: np.ndarray, step: np.ndarray, num_steps: int, kind: np.ndarray
+) -> np.ndarray:
+    """The agents (index) with rows of two kinds in one step: two agents with one id.
+
+    Vehicles and pedestrians are numbered separately. All arrays are [n].
+    """
+    key = agent * num_steps + step
+    order = np.lexsort((kind, key))
+    is_shared = (np.diff(key[order]) == 0) & (np.diff(kind[order].astype(int)) != 0)
+    return np.unique(agent[order][1:][is_shared])
+
+
+def _split_by_kind(
+    agent_id: list[str], agent: np.ndarray, kind: np.ndarray, shared: np.ndarray
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Ids, agent [n] and first row of each agent, with an agent for each kind of a shared id.
+
+    Their ids end in the kind, such as 7-vehicle and 7-pedestrian.
+    """
+    is_shared = np.isin(agent, shared)
+    key = agent * (len(AgentKind) + 1)
+    key[is_shared] += 1 + kind[is_shared]
+    keys, first_row, new_agent = np.unique(key, return_index=True, return_inverse=True)
+    names = []
+    for number in keys.tolist():
+        old_agent, kind_number = divmod(number, len(AgentKind) + 1)
+        name = agent_id[old_agent]
+        if kind_number:
+            name += f"-{AgentKind(kind_number - 1).name.lower()}"
+        names.append(name)
+    return names, new_agent, first_row
 
 
 def _first_of_case(time: np.ndarray, num_steps: int, item: Input) -> int:
@@ -128,8 +168,8 @@ def read_tracks(path: Path) -> TrackFile:
     A recording `vehicle_tracks_<n>.csv` includes its `pedestrian_tracks_<n>.csv`.
     """
     if path.name.startswith(RECORDING):
-        pedestrians = path.with_name(path.name.replace("vehicle", "pedestrian", 1))
-        if pedestrians.exists():
+        pedestrians = path.with_name(path.name.replace(RECORDING, PEDESTRIANS, 1))
+        if os.path.lexists(pedestrians):  # also a link to a missing file
             return _parse(path, pedestrians)
     return _parse(path, None)
 
@@ -156,9 +196,9 @@ def _parse(path: Path, pedestrians: Path | None) -> TrackFile:
         time = time + (whole["case_id"] << _FRAME_BITS)
     _check_clock(whole["timestamp_ms"], whole["frame_id"], time, path)
 
-    agent_id, _, agent = columns.groups(table["track_id"])
+    agent_id, agent = columns.stripped_groups(table["track_id"])
     types, _, row_type = columns.groups(table["agent_type"])
-    kinds = columns.translate(types, _KINDS, "agent_type", path)
+    kinds = columns.translate_types(types, _KINDS, "agent_type", path)
     kind = np.array(kinds, np.uint8)[row_type]
     has_box = ~np.isin(kind, _WITHOUT_BOX)
     box = np.stack([columns.array(table[name].fill_null(np.nan)) for name in _BOX], -1)

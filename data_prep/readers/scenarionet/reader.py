@@ -56,9 +56,9 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         stride_s: seconds between the starts of scenes of a scenario; 0 = one scene, at the start of
             the scenario.
         period_s: seconds between steps; scenarios with other timestamps are skipped.
-        scored: `listed` = the tracks to predict of the scenario's metadata; `all` = vehicles,
-            cyclists and pedestrians except the ego car. Both only if they are seen in the last
-            observed step.
+        scored: `listed` = the tracks to predict of the scenario's metadata, or as `all` if it
+            lists none; `all` = vehicles, cyclists and pedestrians except the ego car. Both only if
+            they are seen in the last observed step.
         map_radius_m: polylines within this distance of a scored agent or the ego car in the last
             observed step are kept.
     """
@@ -108,8 +108,14 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         except SceneError:
             return [Input(folder / MAPPING)]
 
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file is a list of scenarios."""
+        return path.name in (MAPPING, SUMMARY)
+
     def _windows(self, folder: Path) -> Iterator[Input]:
-        files = _scenario_files(folder / MAPPING)
+        files, problems = _scenario_files(folder / MAPPING)
+        for entry, problem in problems:
+            yield Input(folder / MAPPING, entry, problem=problem)
         stride = self._steps(self.stride_s)
         if not stride:
             for path in files:
@@ -120,9 +126,13 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         size = self._steps(self.history_s) + self._steps(self.future_s)
         summary = load_plain_pickle(folder / SUMMARY, MAX_BYTES, MAX_UNPACKED)
         for path in files:
-            metadata = get_value(summary, path.name, dict, f"{folder / SUMMARY}: ")
-            where = f"{folder / SUMMARY}: {printable(path.name)}."
-            length = len(get_timestamps(metadata, where))
+            try:
+                metadata = get_value(summary, path.name, dict, f"{folder / SUMMARY}: ")
+                where = f"{folder / SUMMARY}: {printable(path.name)}."
+                length = len(get_timestamps(metadata, where))
+            except SceneError as error:
+                yield Input(path, problem=str(error))
+                continue
             starts = range(0, length - size + 1, stride) or range(1)
             for start in starts:
                 yield Input(path, f"{start:03d}of{length:03d}")
@@ -150,8 +160,10 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         self._check_clock(scenario.time, path)
 
         start = int(start_text or 0)
-        size = self._steps(self.history_s) + self._steps(self.future_s)
-        if start + size > num_steps:
+        history = self._steps(self.history_s)
+        size = history + self._steps(self.future_s)
+        has_no_future = num_steps - start == history  # as in a test part
+        if start + size > num_steps and not has_no_future:
             raise SceneError(
                 f"{path}: length: {num_steps} steps, a scene has {size} (history_s and future_s)"
             )
@@ -209,7 +221,7 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
     def _roles(self, window: Scenario, is_present: np.ndarray, path: Path) -> np.ndarray:
         """AgentRole uint8 [A]; `is_present` is bool [A], True in the last observed step."""
         chosen_role = AgentRole.SCORED
-        if self.scored == "all":
+        if self.scored == "all" or not window.listed:  # nuPlan lists no tracks
             chosen = np.isin(window.kind, _ROAD_USERS) & ~window.is_ego & is_present
             problem = "no road user is"
         else:
@@ -265,23 +277,27 @@ def _with_lights(scene: Scene, window: Scenario, lanes: VectorMap) -> Scene:
     return replace(scene, light_lane=light_lane, light_state=window.light_state[lights])
 
 
-def _scenario_files(mapping: Path) -> list[Path]:
-    """The scenarios of a data set, by name; SceneError if one is not in its folder."""
+def _scenario_files(mapping: Path) -> tuple[list[Path], list[tuple[str, str]]]:
+    """The scenarios of a data set, by name; also entry and problem of those that are not usable."""
     folders = load_plain_pickle(mapping, MAX_BYTES, MAX_UNPACKED)
     if type(folders) is not dict or not folders:
         raise SceneError(f"{mapping}: expected a dict of file names and folders")
     files = []
+    problems = []
     for name, folder in folders.items():
         if not _is_inside(name, folder):
             entry = str(name)[:80]
             if type(folder) is str:
                 entry = f"{entry!r}: {folder[:80]!r}"
-            raise SceneError(
-                f"{mapping}: {printable(entry)}: not a file in a folder inside {mapping.parent}: "
+            entry = printable(entry)
+            problem = (
+                f"{mapping}: {entry}: not a file in a folder inside {mapping.parent}: "
                 "copy or link the folder there"
             )
+            problems.append((entry, problem))
+            continue
         files.append(mapping.parent / folder / name)
-    return sorted(files)
+    return sorted(files), sorted(problems)
 
 
 def _is_inside(name: Any, folder: Any) -> bool:

@@ -1,10 +1,12 @@
 """One file of a ScenarioNet data set: tracks, map and traffic lights of a scenario."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_prep.dropped import report_dropped
 from data_prep.readers.columns import check_count
 from data_prep.readers.plain_pickle import load_plain_pickle
 from data_prep.readers.raw_file import cached_by_file, printable
@@ -111,7 +113,7 @@ class Scenario(NamedTuple):
     time: np.ndarray  # float64 [L], seconds
     city: str
     agent_id: list[str]
-    listed: list[str]  # ids of the tracks to predict
+    listed: list[str]  # ids of the tracks to predict; empty if the data set lists none
     kind: np.ndarray  # uint8 [A]
     is_ego: np.ndarray  # bool [A]
     position: np.ndarray  # float64 [A, L, 2], metres
@@ -136,19 +138,21 @@ def read_scenario(path: Path) -> Scenario:
     if length != len(time):
         raise SceneError(f"{path}: length: {length}, metadata.ts has {len(time)} timestamps")
 
-    kinds, states = _tracks(tracks, length, path)
+    dropped = Counter[str]()
+    kinds, states = _tracks(tracks, length, path, dropped)
     agent_id = [str(name) for name in tracks]
     ego_id = _ego_id(metadata, agent_id, path)
     is_ego = np.array([name == ego_id for name in agent_id])
     # In nuScenes, the ego car's length and width are exchanged.
     states[is_ego, :, 3:5] = np.sort(states[is_ego, :, 3:5])[..., ::-1]
     listed: Any = ()
-    if "tracks_to_predict" in metadata:
+    if metadata.get("tracks_to_predict") is not None:
         listed = get_value(metadata, "tracks_to_predict", dict, f"{path}: metadata.")
 
     number_of = {str(name): index for index, name in enumerate(features)}
-    lanes = _map(features, number_of, path)
-    light_lane, light_state = _lights(lights, number_of, length, path)
+    lanes = _map(features, number_of, path, dropped)
+    light_lane, light_state = _lights(lights, number_of, length, path, dropped)
+    report_dropped(path, dropped)
     city = metadata.get("map")
     return Scenario(
         time=time,
@@ -181,14 +185,6 @@ def get_value(parent: Any, key: str, kind: type, where: str) -> Any:
     return value
 
 
-def _get_type(meanings: dict[str, Any], parent: Any, where: str) -> str:
-    """The type of a track or feature; SceneError if it is not a key of `meanings`."""
-    word: str = get_value(parent, "type", str, where)
-    if word not in meanings:
-        raise SceneError(f"{where}type: unknown value {printable(word[:40])!r}")
-    return word
-
-
 def get_timestamps(metadata: dict[str, Any], where: str) -> np.ndarray:
     """Timestamps float64 [L] in seconds; the message of a SceneError starts with `where`."""
     time: Any = metadata.get("ts")
@@ -205,14 +201,22 @@ def get_timestamps(metadata: dict[str, Any], where: str) -> np.ndarray:
 # ---- tracks --------------------------------------------------------------------------------------
 
 
-def _tracks(tracks: dict[Any, Any], length: int, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """AgentKind uint8 [A] and the states float64 [A, L, 6] of all tracks."""
+def _tracks(
+    tracks: dict[Any, Any], length: int, path: Path, dropped: Counter[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """AgentKind uint8 [A] and the states float64 [A, L, 6] of all tracks.
+
+    Unknown types are counted in `dropped`.
+    """
     check_count(len(tracks) * length, MAX_CELLS, "steps of all tracks", path)
     kinds = []
     states = []
     for name, track in tracks.items():
         where = f"{path}: tracks[{printable(str(name)[:40])}]."
-        kinds.append(AGENT_KINDS[_get_type(AGENT_KINDS, track, where)])
+        word = get_value(track, "type", str, where)
+        if word not in AGENT_KINDS:
+            dropped[f"tracks: unknown type {printable(word[:40])!r}"] += 1
+        kinds.append(AGENT_KINDS.get(word, AgentKind.UNKNOWN))
         state = get_value(track, "state", dict, where)
         states.append(_states(state, length, f"{where}state."))
     return np.array(kinds, np.uint8), np.array(states)
@@ -266,10 +270,13 @@ def _states(state: dict[str, Any], length: int, where: str) -> np.ndarray:
 # ---- map and traffic lights ----------------------------------------------------------------------
 
 
-def _map(features: dict[Any, Any], number_of: dict[str, int], path: Path) -> VectorMap:
-    """The map; features with a single point are dropped, as Waymo has some.
+def _map(
+    features: dict[Any, Any], number_of: dict[str, int], path: Path, dropped: Counter[str]
+) -> VectorMap:
+    """The map; features with a single point are left out, as Waymo has some.
 
-    `number_of` has the number of each feature by its id.
+    `number_of` has the number of each feature by its id. Unusable features are counted in
+    `dropped`.
     """
     check_count(len(features) + 1, MAX_FEATURES, "map_features", path)
     heads: list[tuple[int, int, int]] = []  # number, kind, flags
@@ -277,13 +284,18 @@ def _map(features: dict[Any, Any], number_of: dict[str, int], path: Path) -> Vec
     links: list[tuple[int, int | None, int]] = []
     num_points = 0
     for name, feature in features.items():
-        where = f"{path}: map_features[{printable(str(name)[:40])}]."
-        word = _get_type(FEATURES, feature, where)
-        kind = FEATURES[word]
-        if kind is None:
+        try:
+            word = get_value(feature, "type", str, "")
+            if word not in FEATURES:
+                raise SceneError(f"unknown type {printable(word[:40])!r}")
+            kind = FEATURES[word]
+            if kind is None:
+                continue
+            key = "polyline" if "polyline" in feature else "polygon"
+            line = _points(feature, key)
+        except SceneError as error:
+            dropped[f"map_features: {error}"] += 1
             continue
-        key = "polyline" if "polyline" in feature else "polygon"
-        line = _points(feature, key, where)
         num_points += len(line)
         check_count(num_points + 1, MAX_POINTS, "points", path)
         if len(line) < 2:
@@ -296,31 +308,35 @@ def _map(features: dict[Any, Any], number_of: dict[str, int], path: Path) -> Vec
         heads.append((number, int(kind), int(flags)))
         lines.append(line)
         if kind <= PolylineKind.LANE_BIKE:
-            for other, link in _links(feature, where):
+            for other, link in _links(feature, dropped):
                 links.append((number, number_of.get(other), int(link)))
     lengths = [len(line) for line in lines]
     points = np.concatenate([np.zeros((0, 2)), *lines])
     return build_map(heads, lengths, points, links)
 
 
-def _points(feature: dict[str, Any], key: str, where: str) -> np.ndarray:
+def _points(feature: dict[str, Any], key: str) -> np.ndarray:
     """Points float64 [P, 2] of a feature in the city frame."""
-    line = get_value(feature, key, np.ndarray, where)
+    line = get_value(feature, key, np.ndarray, "")
     is_table = line.dtype.kind in "iuf" and line.ndim == 2 and line.shape[1] >= 2
     if not is_table or not np.abs(line).max(initial=0) <= MAX_ORIGIN_M:
-        problem = f"{line.dtype} of shape {line.shape}, or NaN or over {MAX_ORIGIN_M:g} m"
-        raise SceneError(f"{where}{key}: {problem}, expected points [P, 2]")
+        raise SceneError(
+            f"{key}: no table of numbers, or NaN or over {MAX_ORIGIN_M:g} m, expected points [P, 2]"
+        )
     points: np.ndarray = line[:, :2].astype(np.float64)
     return points
 
 
-def _links(feature: dict[str, Any], where: str) -> list[tuple[str, EdgeKind]]:
-    """The ids of the linked lanes of a lane."""
+def _links(feature: dict[str, Any], dropped: Counter[str]) -> list[tuple[str, EdgeKind]]:
+    """The ids of the linked lanes of a lane; unusable fields are counted in `dropped`."""
     links = []
     for field, kind in _LINKS.items():
-        others = feature.get(field, [])
-        if type(others) is not list or len(others) > MAX_LINKS:
-            raise SceneError(f"{where}{field}: expected a list of at most {MAX_LINKS} lanes")
+        others = feature.get(field)
+        if others is None:
+            continue
+        if type(others) not in (list, tuple) or len(others) > MAX_LINKS:
+            dropped[f"map_features: {field}: expected a list of at most {MAX_LINKS} lanes"] += 1
+            continue
         for other in others:
             if type(other) is dict:  # of Waymo
                 other = other.get("feature_id")
@@ -330,15 +346,25 @@ def _links(feature: dict[str, Any], where: str) -> list[tuple[str, EdgeKind]]:
 
 
 def _lights(
-    lights: dict[Any, Any], number_of: dict[str, int], length: int, path: Path
+    lights: dict[Any, Any],
+    number_of: dict[str, int],
+    length: int,
+    path: Path,
+    dropped: Counter[str],
 ) -> tuple[list[int], np.ndarray]:
-    """The feature of each traffic light and its states, uint8 [N, L]."""
+    """The feature of each traffic light and its states, uint8 [N, L].
+
+    Unusable lights and states are counted in `dropped`.
+    """
     check_count(len(lights) * length + 1, MAX_CELLS, "states of traffic lights", path)
     lanes: list[int] = []
     rows: list[list[int]] = []
     for name, light in lights.items():
-        where = f"{path}: dynamic_map_states[{printable(str(name)[:40])}]."
-        states = _light_states(light, length, where)
+        try:
+            states = _light_states(light, length, dropped)
+        except SceneError as error:
+            dropped[f"dynamic_map_states: {error}"] += 1
+            continue
         lane = light.get("lane", name)
         if type(lane) in (str, int) and str(lane) in number_of:
             lanes.append(number_of[str(lane)])
@@ -346,22 +372,23 @@ def _lights(
     return lanes, np.array(rows, np.uint8).reshape(len(lanes), length)
 
 
-def _light_states(light: Any, length: int, where: str) -> list[int]:
-    """LightState of a traffic light at each of L steps."""
-    words = get_value(light, "state", dict, where).get("object_state")
+def _light_states(light: Any, length: int, dropped: Counter[str]) -> list[int]:
+    """LightState of a traffic light at each of L steps; an unknown word is an unknown state."""
+    words = get_value(light, "state", dict, "").get("object_state")
     if isinstance(words, np.ndarray) and words.ndim == 1:
         words = words.tolist()
     if type(words) not in (list, tuple) or len(words) != length:
-        raise SceneError(
-            f"{where}state.object_state: expected {length} states, one for each timestamp"
-        )
+        raise SceneError("state.object_state: expected a state for each timestamp")
     states = []
     for word in words:
         if word is None:
             states.append(int(LightState.UNKNOWN))
         elif type(word) is str and word in LIGHTS:
             states.append(int(LIGHTS[word]))
+        elif type(word) is str and word.upper() in LightState.__members__:  # such as green
+            states.append(int(LightState[word.upper()]))
         else:
             shown = printable(word[:40]) if type(word) is str else type(word).__name__
-            raise SceneError(f"{where}state.object_state: unknown value {shown!r}")
+            dropped[f"dynamic_map_states: state.object_state: unknown value {shown!r}"] += 1
+            states.append(int(LightState.UNKNOWN))
     return states

@@ -3,9 +3,14 @@
 They are GeoJSON or a plain JSON list.
 """
 
+import codecs
 import hashlib
+import json
+import os
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,8 +18,10 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from data_prep.dropped import report_dropped
 from data_prep.plausibility import check_lanes_near, look_like_degrees
-from data_prep.readers.raw_file import cached_by_file, one_line, read_file
+from data_prep.readers.raw_file import cached_by_file, one_line, printable, read_file
+from data_prep.readers.table.table_file import table_stem
 from data_prep.readers.vector_map import VectorMap, build_map, without_repeats
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
@@ -31,7 +38,13 @@ _KINDS = {
 }
 _TURNS = {"none": LaneFlag.NONE, "left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}
 # GeoJSON geometries with the default kind of a feature.
-_GEOMETRIES = {"LineString": "vehicle", "Polygon": "drivable_area"}
+_GEOMETRIES = {
+    "LineString": "vehicle",
+    "MultiLineString": "vehicle",
+    "Polygon": "drivable_area",
+    "MultiPolygon": "drivable_area",
+}
+_KEY = re.compile(rb'(?<!\\)"\s*:')  # the end of a key of a JSON document
 _Id = int | str | float
 _Flag = bool | Literal[0, 1] | None
 _Link = tuple[int, int, int]  # lane id, lane id, EdgeKind
@@ -53,93 +66,210 @@ class _Lane(msgspec.Struct, gc=False):
     turn: str | None = None
 
 
-def find_lanes(path: Path, raw: Path) -> Path | None:
+_FIELDS = frozenset(_Lane.__struct_fields__)
+
+
+def is_lanes_file(path: Path) -> bool:
+    """Whether a name is one that `find_lanes` looks for."""
+    name = path.name.lower()
+    return name in ENDINGS or name.endswith(tuple(f".{ending}" for ending in ENDINGS))
+
+
+def lane_files(folder: Path) -> dict[str, Path]:
+    """The lanes of a folder by name in lower case, also those that cannot be opened."""
+    files: dict[str, Path] = {}
+    for name in sorted(os.listdir(folder), reverse=True):  # lower case comes first and remains
+        if is_lanes_file(Path(name)):
+            files.setdefault(name.lower(), folder / name)
+    return files
+
+
+def find_lanes(
+    path: Path, raw: Path, files: Callable[[Path], dict[str, Path]] = lane_files
+) -> Path | None:
     """The lanes of a table.
 
     They are `<stem>.lanes.geojson` or `.json` in its folder, else `lanes.*` in its folder, else
-    `lanes.*` in `raw`.
+    `lanes.*` in `raw`. Capital letters make no difference. `files` lists the lanes of a folder.
     """
-    specific = [path.with_name(f"{path.stem}.{ending}") for ending in ENDINGS]
-    shared = [folder / ending for folder in (path.parent, raw) for ending in ENDINGS]
-    for file in (*specific, *shared):
-        if file.is_file():
-            return file
+    stem = table_stem(path).lower()
+    specific = [f"{stem}.{ending}" for ending in ENDINGS]
+    in_folder = files(path.parent)
+    for name in (*specific, *ENDINGS):
+        if name in in_folder:
+            return in_folder[name]
+    in_raw = files(raw)
+    for name in ENDINGS:
+        if name in in_raw:
+            return in_raw[name]
     return None
 
 
 @cached_by_file(4)
 def read_lanes(path: Path) -> VectorMap:
-    """All polylines of a file; links to absent lanes are dropped.
+    """All usable polylines of a file; links to absent lanes are dropped.
 
-    A SceneError names file, entry and field.
+    Entries that cannot be used are dropped and counted by cause. A SceneError names the file, and
+    the first entry if none can be used.
     """
-    try:
-        document = msgspec.json.decode(read_file(path, MAX_BYTES))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SceneError(f"{path}: lanes cannot be read: {one_line(error)}") from error
-    if not isinstance(document, dict):
-        document = {}
-    section = "lanes" if "lanes" in document else "features"
-    if not isinstance(document.get(section), list):
-        raise SceneError(f"{path}: lanes: no list 'lanes' and no list 'features' (GeoJSON)")
-
-    heads: list[tuple[int, int, int]] = []  # id, kind, flags
-    lines: list[np.ndarray] = []
-    links: list[_Link] = []
-    entry_of: dict[tuple[int, int], str] = {}  # by kind (0 for all lanes) and id
-    for index, entry in enumerate(document[section]):
-        where = f"{section}[{index}]"
+    section, entries = _read_document(path)
+    polylines = _Polylines()
+    dropped = Counter[str]()
+    problem = ""  # of the first dropped entry
+    for index, entry in enumerate(entries):
+        parts = [entry]
         try:
-            lane = _read_entry(entry, section)
-            kind = _choice("kind", lane.kind or "vehicle", _KINDS)
-            is_ring = kind >= PolylineKind.CROSSWALK
-            number = _id(f"{where} without an id" if lane.id is None else lane.id)
-            key = (int(kind) if is_ring else 0, number)
-            if key in entry_of:
-                raise ValueError(f"id: {str(lane.id)[:40]!r} is also the id of {entry_of[key]}")
-            entry_of[key] = where
-            heads.append((number, int(kind), _flags(lane)))
-            lines.append(_line(lane.points, is_ring))
-            if not is_ring:
-                links += _links(lane, number)
-        except (ValueError, OverflowError) as error:
-            raise SceneError(f"{path}: {where}: {one_line(error)}") from error
-
+            if section == "features" and isinstance(entry, dict):
+                parts = _parts_of_feature(entry)
+        except ValueError as error:
+            parts = [error]
+        for number, part in enumerate(parts):
+            where = f"{section}[{index}]"
+            if number:
+                where += f" part {number}"
+            try:
+                polylines.add(part, where)
+                dropped.update(_unknown_fields(part, section))
+            except (ValueError, OverflowError) as error:
+                cause = one_line(error)
+                dropped[f"{section}: {cause}"] += 1
+                problem = problem or f"{where}: {cause}"
+    lines = polylines.lines
+    if problem and not lines:
+        raise SceneError(f"{path}: no usable entry: {problem}")
+    report_dropped(path, dropped)
     lengths = [len(line) for line in lines]
     points = np.concatenate([np.zeros((0, 2)), *lines])
     if look_like_degrees(points, np.array([_length(line) for line in lines])):
         raise SceneError(
             f"{path}: coordinates look like degrees, expected metres in the frame of the tracks"
         )
-    return build_map(heads, lengths, points, links + _reverse_links(links))
+    links = polylines.links
+    return build_map(polylines.heads, lengths, points, links + _reverse_links(links))
 
 
-def _read_entry(entry: Any, section: str) -> _Lane:
-    """An entry of a list; ValueError names the field that cannot be used."""
-    if section == "features" and isinstance(entry, dict):
-        entry = _fields(entry)
-    return msgspec.convert(entry, _Lane)
+class _Polylines:
+    """The usable polylines of a file."""
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[int, int, int]] = []  # id, kind, flags
+        self.lines: list[np.ndarray] = []
+        self.links: list[_Link] = []
+        self._keys: set[tuple[int, int]] = set()  # kind (0 for all lanes) and id
+
+    def add(self, fields: Any, where: str) -> None:
+        """Add an entry of `lanes`; ValueError or OverflowError names a field that is unusable."""
+        if isinstance(fields, ValueError):
+            raise fields
+        if isinstance(fields, _WithRepeatedKey):
+            raise ValueError(f"{fields.key}: twice in one object")
+        lane = msgspec.convert(fields, _Lane)
+        kind = _choice("kind", lane.kind or "vehicle", _KINDS)
+        is_ring = kind >= PolylineKind.CROSSWALK
+        number = _id(f"{where} without an id" if lane.id is None else lane.id)
+        key = (int(kind) if is_ring else 0, number)
+        if key in self._keys:
+            raise ValueError("id: also the id of another entry")
+        head = (number, int(kind), _flags(lane))
+        line = _line(lane.points, is_ring)
+        if not is_ring:
+            self.links += _links(lane, number)
+        self._keys.add(key)
+        self.heads.append(head)
+        self.lines.append(line)
 
 
-def _fields(feature: dict[str, Any]) -> dict[str, Any]:
-    """The entry of `lanes` that equals a GeoJSON feature; holes of a polygon are ignored."""
+def _read_document(path: Path) -> tuple[str, list[Any]]:
+    """The name of the list in a file, `lanes` or `features`, and its entries."""
+    try:
+        data = read_file(path, MAX_BYTES).removeprefix(codecs.BOM_UTF8)
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise OSError("text in UTF-16: save it as UTF-8")
+        document = msgspec.json.decode(data)
+        # A key that occurs twice in an object is once in the decoded document.
+        if len(_KEY.findall(data)) != len(_KEY.findall(msgspec.json.encode(document))):
+            document = json.loads(data, object_pairs_hook=_mark_repeated_keys)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SceneError(f"{path}: lanes cannot be read: {one_line(error)}") from error
+    if not isinstance(document, dict):
+        document = {}
+    if isinstance(document, _WithRepeatedKey):
+        raise SceneError(f"{path}: {document.key}: twice in one object")
+    section = "lanes" if "lanes" in document else "features"
+    entries = document.get(section)
+    if not isinstance(entries, list):
+        raise SceneError(f"{path}: lanes: no list 'lanes' and no list 'features' (GeoJSON)")
+    return section, entries
+
+
+class _WithRepeatedKey(dict[str, Any]):
+    """An object of a JSON document with a key that occurs twice."""
+
+    key: str
+
+
+def _mark_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    counts = Counter(name for name, _ in pairs)
+    name, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+    if count < 2:
+        return dict(pairs)
+    marked = _WithRepeatedKey(pairs)
+    marked.key = name
+    return marked
+
+
+def _unknown_fields(fields: dict[str, Any], section: str) -> Iterator[str]:
+    """Causes for the fields of an entry that have no meaning.
+
+    A property of a GeoJSON feature may have any name, so only misspelt ones count.
+    """
+    for name in fields.keys() - _FIELDS:
+        field = f"{section}: unknown field {printable(name[:40])!r}"
+        similar = get_close_matches(name.lower()[:40], _FIELDS, 1, 0.8)
+        if similar:
+            yield f"{field}, expected {similar[0]!r}"
+        elif section == "lanes":
+            yield field
+
+
+def _parts_of_feature(feature: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of `lanes` that equal a GeoJSON feature; holes of a polygon are ignored.
+
+    The first part of a geometry with several parts has the id of the feature.
+    """
     geometry = feature.get("geometry")
+    properties = feature.get("properties")
+    for part in (feature, geometry, properties):
+        if isinstance(part, _WithRepeatedKey):
+            raise ValueError(f"{part.key}: twice in one object")
     if not isinstance(geometry, dict):
         raise ValueError("geometry: missing")
-    kind = _choice("geometry", str(geometry.get("type")), _GEOMETRIES)
+    geometry_type = str(geometry.get("type"))
+    kind = _choice("geometry", geometry_type, _GEOMETRIES)
     fields = {"kind": kind, "id": feature.get("id")}
-    properties = feature.get("properties")
     if isinstance(properties, dict):
         for name, value in properties.items():
             if value is not None:
                 fields[name] = value
-    points = geometry.get("coordinates")
-    if kind == "drivable_area":
-        if fields["kind"] not in ("crosswalk", "drivable_area"):
-            raise ValueError("kind: a polygon is a crosswalk or a drivable_area")
-        points = points[0] if isinstance(points, list) and points else []
-    fields["points"] = points
-    return fields
+    is_area = kind == "drivable_area"
+    if is_area and fields["kind"] not in ("crosswalk", "drivable_area"):
+        raise ValueError("kind: a polygon is a crosswalk or a drivable_area")
+
+    coordinates = geometry.get("coordinates")
+    parts = [coordinates]
+    if geometry_type.startswith("Multi"):
+        parts = coordinates if isinstance(coordinates, list) else []
+        if not parts:
+            raise ValueError("geometry: empty")
+    entries = []
+    for number, points in enumerate(parts):
+        if is_area:
+            points = points[0] if isinstance(points, list) and points else []
+        entry = fields | {"points": points}
+        if number and fields["id"] is not None:
+            entry["id"] = f"{fields['id']} part {number}"
+        entries.append(entry)
+    return entries
 
 
 def _choice(field: str, value: str, allowed: dict[str, _Meaning]) -> _Meaning:

@@ -4,8 +4,10 @@ A wrong cell affects its own scene only. `docs/your-data.md` describes the colum
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -16,18 +18,25 @@ from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.table.estimates import RowEstimates, estimate_scenes
-from data_prep.readers.table.lanes import find_lanes, lanes_near
-from data_prep.readers.table.table_file import MAX_BYTES, REQUIRED, TIME, read_table
+from data_prep.readers.table.lanes import find_lanes, is_lanes_file, lane_files, lanes_near
+from data_prep.readers.table.table_file import (
+    MAX_BYTES,
+    REQUIRED,
+    SUFFIXES,
+    TIME,
+    read_table,
+    table_stem,
+)
 from data_prep.readers.table.timeline import TimeOptions
 from data_prep.readers.table.tracks import KINDS, TableTracks
 from data_prep.readers.table.windows import Scenes, cut_scenes
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.config import Config
 from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.files import open_file
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import warn
 
-SUFFIXES = (".csv", ".parquet")
 ALL = "all"  # the split of tables directly in RAW
 _LIMITS = {
     "period_s": (1e-9, 60.0),
@@ -69,13 +78,15 @@ class Table(Config, limits=_LIMITS):
     map_radius_m: float = 100.0
     name: ClassVar[str] = "table"
     layout: ClassVar[str] = (
-        "RAW/<split>/*.csv or *.parquet with columns track_id, x, y and step or timestamp"
+        "RAW/<split>/*.csv, *.csv.gz or *.parquet with columns track_id, x, y and step or "
+        "timestamp, and lanes in lanes.geojson, lanes.json, <table>.lanes.geojson or "
+        "<table>.lanes.json"
     )
     published: ClassVar[dict[str, int]] = {}
 
     def splits(self, raw: Path) -> list[str]:
         """Sub-folders with tables, and "all" for tables directly in the raw folder."""
-        names = {path.name for path in raw.iterdir() if any(_tables(path))}
+        names = {path.name for path in raw.iterdir() if path.is_dir() and any(_tables(path))}
         if any(_tables(raw)):
             names.add(ALL)
         return sorted(names)
@@ -91,15 +102,17 @@ class Table(Config, limits=_LIMITS):
             paths |= {*_tables(raw)}
         inputs: list[Input] = []
         file_of: dict[str, Path] = {}  # by scene
+        lanes_of_folder = cache(lane_files)
         for path in sorted(paths):
-            stamp = _stamp(path, find_lanes(path, raw))
+            stamp = _stamp(path, find_lanes(path, raw, lanes_of_folder))
+            stem = table_stem(path)
             try:
                 columns = read_table(path, ("scene_id", *REQUIRED, *TIME))
-                scenes = cut_scenes(columns, path.stem, self._time_options).cuts
+                scenes = cut_scenes(columns, stem, self._time_options).cuts
             except SceneError:
                 inputs.append(Input(path, "", stamp))
                 continue
-            is_one_scene = list(scenes) == [path.stem]
+            is_one_scene = list(scenes) == [stem]
             for name in scenes:
                 if name in file_of:
                     raise TrajformerError(
@@ -109,6 +122,20 @@ class Table(Config, limits=_LIMITS):
                 inputs.append(Input(path, "" if is_one_scene else name, stamp))
             file_of |= dict.fromkeys(scenes, path)
         return inputs
+
+    def belongs(self, raw: Path, path: Path) -> bool:
+        """Whether a file holds the lanes of a table."""
+        if not is_lanes_file(path):
+            return False
+        folders = [path.parent]
+        if path.parent == raw:
+            folders += sorted(folder for folder in raw.iterdir() if folder.is_dir())
+        for folder in folders:
+            lanes_of_folder = cache(lane_files)
+            for table in _tables(folder):
+                if find_lanes(table, raw, lanes_of_folder) == path:
+                    return True
+        return False
 
     @property
     def _time_options(self) -> TimeOptions:
@@ -126,7 +153,7 @@ class Table(Config, limits=_LIMITS):
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one scene or window, see `Reader.read`."""
         path = item.path
-        name = item.part or path.stem
+        name = item.part or table_stem(path)
         scenes = _load(path, self._time_options)
         columns = scenes.columns
         step = scenes.step
@@ -192,31 +219,30 @@ def _stamp(*files: Path | None) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for path in filter(None, files):
         try:
-            size = path.stat().st_size
-            if size > MAX_BYTES:
-                digest.update(str(size).encode())
-                continue
-            with path.open("rb") as file:
+            with open_file(path, MAX_BYTES) as file:
                 digest.update(hashlib.file_digest(file, "blake2b").digest())
         except OSError as error:
-            digest.update(repr(error.errno).encode())
+            digest.update(str(error.strerror or error).encode())
     return digest.hexdigest()
 
 
 def _tables(folder: Path) -> Iterator[Path]:
-    """Tables of a folder, without hidden files."""
-    if not folder.is_dir():
+    """Tables of a folder, without hidden files and folders; also those that cannot be opened."""
+    try:
+        names = os.listdir(folder)
+    except OSError:  # the engine lists the folder
         return
-    for path in folder.iterdir():
-        is_hidden = path.name.startswith(".")
-        if path.suffix.lower() in SUFFIXES and not is_hidden and path.is_file():
+    for name in names:
+        path = folder / name
+        is_hidden = name.startswith(".")
+        if name.lower().endswith(SUFFIXES) and not is_hidden and not path.is_dir():
             yield path
 
 
 @cached_by_file(2)
 def _load(path: Path, options: TimeOptions) -> Scenes:
     """The scenes of a file."""
-    return cut_scenes(read_table(path), path.stem, options)
+    return cut_scenes(read_table(path), table_stem(path), options)
 
 
 @cached_by_file(2)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, groups, is_text
-from data_prep.readers.raw_file import one_line, printable
+from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, is_text, stripped_groups
+from data_prep.readers.raw_file import one_line, open_table, printable
 from data_prep.readers.table.dates import (
     holds_dates,
     is_date,
@@ -24,6 +26,7 @@ TIME = ("step", "timestamp")
 TEXT = ("track_id", "scene_id", "kind", "role", "city")
 NUMBERS = ("x", "y", *TIME, "heading", "vx", "vy")
 REQUIRED = ("track_id", "x", "y")
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
 MAX_BYTES = 1 << 36  # tables are read into memory
 
 
@@ -49,6 +52,13 @@ class TableColumns:
         return TableColumns(number, self.word, code, self.has_dates)
 
 
+def table_stem(path: Path) -> str:
+    """The name of a table without its suffix."""
+    if path.name.lower().endswith(".csv.gz"):
+        return path.name[: -len(".csv.gz")]
+    return path.stem
+
+
 def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> TableColumns:
     """Read the requested columns that a file has.
 
@@ -57,13 +67,11 @@ def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Tabl
     columns = TableColumns({}, {}, {})
     has_dates = False
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise SceneError(f"{path}: {size} bytes, expected at most {MAX_BYTES}")
-        if path.suffix.lower() == ".parquet":
-            table = _read_parquet(path, requested)
-        else:
-            table = _read_csv(path, requested)
+        with open_table(path, MAX_BYTES) as file:
+            if path.suffix.lower() == ".parquet":
+                table = _read_parquet(path, file, requested)
+            else:
+                table = _read_csv(path, file, requested)
         if not len(table):
             raise SceneError(f"{path}: track_id: no rows")
         for written_name, column in zip(table.column_names, table.columns, strict=True):
@@ -74,18 +82,20 @@ def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Tabl
                 columns.number[name] = _numbers(column, f"{path}: {name}")
             else:
                 columns.word[name], columns.code[name] = _words(column, f"{path}: {name}")
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
     return replace(columns, has_dates=has_dates)
 
 
-def _read_csv(path: Path, requested: Sequence[str]) -> pa.Table:
-    with pa_csv.open_csv(path, READ_OPTIONS) as head:
-        names = _select(head.schema.names, requested, path)
+def _read_csv(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
+    header = next((line for line in file if line.strip()), b"")
+    head = pa_csv.read_csv(pa.BufferReader(header), READ_OPTIONS)
+    names = _select(head.column_names, requested, path)
 
     def read(types: dict[str, pa.DataType]) -> pa.Table:
+        file.seek(0)
         options = pa_csv.ConvertOptions(column_types=types, include_columns=names)
-        return pa_csv.read_csv(path, read_options=READ_OPTIONS, convert_options=options)
+        return pa_csv.read_csv(file, read_options=READ_OPTIONS, convert_options=options)
 
     types = dict.fromkeys(names, DICTIONARY)
     numbers = [name for name in names if name.strip() in NUMBERS]
@@ -95,11 +105,11 @@ def _read_csv(path: Path, requested: Sequence[str]) -> pa.Table:
         return read(types)
 
 
-def _read_parquet(path: Path, requested: Sequence[str]) -> pa.Table:
+def _read_parquet(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
-        return file.read(_select(file.schema_arrow.names, requested, path), use_threads=False)
+    with pq.ParquetFile(file) as table:
+        return table.read(_select(table.schema_arrow.names, requested, path), use_threads=False)
 
 
 def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> list[str]:
@@ -123,13 +133,18 @@ def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> lis
 
 
 def _words(column: pa.ChunkedArray, where: str) -> tuple[list[str], np.ndarray]:
-    """The distinct words of a column of n rows, sorted, and the index int64 [n] of each word."""
+    """The distinct words of a column of n rows, sorted, and the index int64 [n] of each word.
+
+    Blanks around a word make no difference.
+    """
+    if pa.types.is_floating(column.type):  # pandas stores whole numbers and empty cells so
+        with suppress(pa.ArrowInvalid):
+            column = column.cast(pa.int64())
     if not (pa.types.is_integer(column.type) or is_text(column.type)):
         raise SceneError(f"{where}: type {column.type}, expected text or whole numbers")
     if column.type != DICTIONARY or column.null_count:
         column = column.cast(pa.string()).fill_null("")
-    words, _, code = groups(column)
-    return words, code
+    return stripped_groups(column)
 
 
 def _numbers(column: pa.ChunkedArray, where: str) -> np.ndarray:

@@ -57,7 +57,8 @@ class EthUcy(Config, limits=_LIMITS):
     layout: ClassVar[str] = (
         "RAW/<set>/<recording>_train.txt, <recording>_val.txt and, of the test scene, "
         "<recording>.txt: splits <set>_train, <set>_val and <set>_test, "
-        "sets eth, hotel, univ, zara1 and zara2 (or RAW/<set>/<part>/*.txt); rows of 17 columns, or of frame, id, x and y"
+        "sets eth, hotel, univ, zara1 and zara2 (or RAW/<set>/<part>/*.txt); "
+        "rows of 17 columns, or of frame, id, x and y"
     )
     published: ClassVar[dict[str, int]] = {
         "eth_test": 253,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from support.damages import Cases, Files, check_refused, names_of_cases, then
+from support.damages import Cases, Files, check_dropped, check_refused, names_of_cases, then
 from support.hostile import encoded, json_value, prefix, text
 
 from trajformer.testing.readers import Damage, change_bytes
@@ -35,24 +35,33 @@ CITY_MAPS: Cases = {
         text(' x="[^"]*"', ' x="nan"'),
         r"lane \d+: expected two different points within 1e\+08 m of zero",
     ),
-    "missing node": (text('<node id="3"', '<node id="900"'), "not a vector map: KeyError: '3'"),
     "large lane id": (
         text('lane_id="[^"]*"', f'lane_id="{"9" * 30}"'),
-        "way: lane_id: not within 64 bits",
-    ),
-    "one lane id": (text('lane_id="[^"]*"', 'lane_id="7"'), "way: two lanes of one lane_id"),
-    "turn": (
-        text('(k="turn_direction" v=")[^"]*', r"\g<1>UP"),
-        r"lane \d+: turn_direction: unknown value 'UP'",
+        "way: way: lane_id: not within 64 bits",
     ),
     "no points": (text("<nd [^>]*>", ""), r"lane \d+: expected two different points"),
+}
+
+CITY_MAP_DETAILS: Cases = {
+    "missing node": (
+        text('<node id="3"', '<node id="900"'),
+        "way: a missing node or field, such as '3'",
+    ),
+    "one lane id": (
+        text('lane_id="[^"]*"', 'lane_id="7"'),
+        "way: lane_id: also the id of another lane",
+    ),
+    "turn": (
+        text('(k="turn_direction" v=")[^"]*', r"\g<1>UP"),
+        "way: turn_direction: unknown value 'UP'",
+    ),
 }
 
 # ---- Argoverse 2 ---------------------------------------------------------------------------------
 
 POINT = {"x": 1.0, "y": 2.0, "z": 0.0}
 LANE = ("lane_segments", 0)
-IN_LANE = r"lane_segments\[1\]: "
+IN_LANE = "lane_segments: "
 
 
 MILLION_LANES = ", ".join(f'"{number}": {{}}' for number in range(10**6))
@@ -67,37 +76,40 @@ SCENARIO_MAPS: Cases = {
         json_value("lane_segments", drop=True),
         "lane_segments: Expected `object`, got `null`",
     ),
+    "not UTF-8": (text('"VEHICLE"', '"\udcff"'), "map cannot be read"),
+    "large": (prefix(" " * (17 << 20)), r"map cannot be read: \d+ bytes, expected at most"),
+    "point NaN": (lane("left_lane_boundary", [POINT | {"x": float("nan")}]), "map cannot be read"),
+    "a far point": (
+        lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]),
+        "point: farther than 50 km from the origin",
+    ),
+}
+
+SCENARIO_MAP_DETAILS: Cases = {
     "lane id": (lane("id", 2**63), IN_LANE),
     "lane lane_type": (lane("lane_type", "TRAM"), IN_LANE),
     "lane is_intersection": (lane("is_intersection", 1), IN_LANE),
     "lane successors": (lane("successors", ["1"]), IN_LANE),
-    "not UTF-8": (text('"VEHICLE"', '"\udcff"'), "map cannot be read"),
-    "large": (prefix(" " * (17 << 20)), r"map cannot be read: \d+ bytes, expected at most"),
     "a million lanes": (
         text('"lane_segments": {', f'"lane_segments": {{{MILLION_LANES}, '),
-        r"lane_segments\[0\]: Object missing required field|map cannot be read: \d+ bytes",
+        "lane_segments: Object missing required field",
     ),
     "many links": (
         lane("successors", [1] * 1_000_000),
         f"{IN_LANE}Expected `array` of length <= 100",
     ),
-    "point NaN": (lane("left_lane_boundary", [POINT | {"x": float("nan")}]), "map cannot be read"),
     "point 1e300": (
         lane("left_lane_boundary", [POINT | {"x": 1e300}]),
         "a point over 1e.08 m from zero",
     ),
-    "a far point": (
-        lane("left_lane_boundary", [POINT, POINT | {"y": 2e5}]),
-        "point: farther than 50 km from the origin",
-    ),
     "long key": (
         text('"lane_segments": {', '"lane_segments": {"' + "k" * 9_999 + '": {}, '),
-        r"lane_segments\[k{40}\]",
+        "lane_segments: Object missing required field",
     ),
-    "one id": (lane("id", 2), "lane_segments: 3 entries with 2 ids"),
+    "one id": (lane("id", 2), "lane_segments: id: also the id of another entry"),
     "small area": (
         json_value("drivable_areas", 0, "area_boundary", value=[POINT] * 2),
-        r"drivable_areas\[6\]: .*length >= 3",
+        "drivable_areas: .*length >= 3",
     ),
 }
 
@@ -112,30 +124,35 @@ LANELETS: Cases = {
         "a document type",
     ),
     "degrees": (text(' x="', ' lon="'), "no 'x'"),
-    "x NaN": (text(' x="[^"]*"', ' x="nan"', 1), r"node \d+: x, y: nan, .*, expected metres"),
-    "missing node": (
-        text('<node id="1003"[^>]*>', ""),
-        r"lanelet \d+: (left|right): node 1003 of way \d+ is missing",
-    ),
-    "missing way": (text('<way id="13"', '<way id="99"'), "lanelet 101: right: way 13 is missing"),
-    "one way on both sides": (
-        text('ref="11" role="right"', 'ref="10" role="right"'),
-        "lanelet 100: .* share one way",
-    ),
     "two left boundaries": (
         text('role="right"', 'role="left"'),
-        r"lanelet \d+: left: 2 ways, expected one",
+        "relation: lanelet: left: 2 ways, expected one",
     ),
     "no length": (
         text('<nd ref="[^"]*" />', '<nd ref="1001" />'),
-        r"lanelet \d+: left: way \d+ has no length",
+        "relation: lanelet: left: its way has no length",
     ),
-    "one id": (text('<relation id="101"', '<relation id="100"'), "lanelet 100: id: used twice"),
+}
+
+LANELET_DETAILS: Cases = {
+    "x NaN": (
+        text(' x="[^"]*"', ' x="nan"', 1),
+        "lanelet: .*: x or y of a node is no number, expected metres",
+    ),
+    "missing node": (
+        text('<node id="1003"[^>]*>', ""),
+        "lanelet: (left|right): a node of its way is missing",
+    ),
+    "missing way": (text('<way id="13"', '<way id="99"'), "lanelet: right: its way is missing"),
+    "one way on both sides": (
+        text('ref="11" role="right"', 'ref="10" role="right"'),
+        "lanelet: left and right share one way",
+    ),
+    "one id": (text('<relation id="101"', '<relation id="100"'), "lanelet: id: used twice"),
     "large id": (
         text('<relation id="101"', f'<relation id="{"9" * 30}"'),
-        "lanelet 9{30}: id: .* not within 64 bits",
+        "lanelet: id: .* not within 64 bits",
     ),
-    "speed limit": (text("25mph", "fast"), "rule 500: sign_type: 'fast', expected 25mph or 50kmh"),
 }
 
 # ---- nuScenes prediction -------------------------------------------------------------------------
@@ -179,7 +196,20 @@ FILES: Files = {
     "raster": ("nuscenes_prediction", "*.png", RASTERS),
 }
 
+DETAILS: Files = {
+    "city-map": ("argoverse1", "*.xml", CITY_MAP_DETAILS),
+    "scenario-map": ("argoverse2", "*.json", SCENARIO_MAP_DETAILS),
+    "lanelets": ("interaction", "*.osm_xy", LANELET_DETAILS),
+}
+
 
 @pytest.mark.parametrize(("kind", "case"), names_of_cases(FILES))
 def test_a_broken_map_is_refused_with_the_reason(tmp_path: Path, kind: str, case: str) -> None:
     check_refused(FILES, kind, case, tmp_path / "raw")
+
+
+@pytest.mark.parametrize(("kind", "case"), names_of_cases(DETAILS))
+def test_an_unusable_part_of_a_map_is_dropped_and_counted(
+    tmp_path: Path, kind: str, case: str
+) -> None:
+    check_dropped(DETAILS, kind, case, tmp_path / "raw")

@@ -7,6 +7,7 @@ from support.damages import (
     LINES_TWICE,
     Cases,
     Files,
+    check_dropped,
     check_refused,
     names_of_cases,
     word,
@@ -72,8 +73,6 @@ PLACES: Cases = {
 
 LABELS: Cases = {
     "17 columns": (text(r" [^ \n]*\n", "\n"), "line 1: 17 columns, expected 18"),
-    "unknown kind": (word(2, "Tram"), r"line 5, column 2 \(kind\): 'Tram', expected Car, Truck"),
-    "long kind": (word(2, "T" * 5000), r"line 5, column 2 \(kind\): 'T{40}', expected Car, Truck"),
     "x": (word(13, "nan"), r"line 5, column 13 \(x\): 'nan', expected a number of metres"),
     "yaw": (word(16, "inf"), r"line 5, column 16 \(yaw\): 'inf', expected a number of radians"),
     "target 2": (word(17, "2"), r"line 5, column 17 \(target\): '2', expected a whole number"),
@@ -107,3 +106,25 @@ def test_a_broken_text_file_is_refused_with_the_reason(
     tmp_path: Path, kind: str, case: str
 ) -> None:
     check_refused(FILES, kind, case, tmp_path / "raw")
+
+
+DETAILS: Files = {
+    "recordings": (
+        "eth_ucy",
+        "*.txt",
+        {"type": (word(2, "Biker"), r"column 2 \(type\): 'Biker', expected 'Pedestrian'")},
+    ),
+    "labels": (
+        "nuscenes_prediction",
+        "scene*.txt",
+        {
+            "unknown kind": (word(2, "Tram"), r"column 2 \(kind\): unknown value 'Tram'$"),
+            "long kind": (word(2, "T" * 5000), r"column 2 \(kind\): unknown value 'T{40}'$"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "case"), names_of_cases(DETAILS))
+def test_an_unknown_label_is_counted(tmp_path: Path, kind: str, case: str) -> None:
+    check_dropped(DETAILS, kind, case, tmp_path / "raw")

@@ -17,6 +17,7 @@ from support.cli import run
 from support.hostile import read_checked
 from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, write
 
+from data_prep.dropped import collect_dropped
 from data_prep.readers.scenarionet.reader import ScenarioNet
 from trajformer.scenes.scene import (
     AgentKind,
@@ -26,6 +27,7 @@ from trajformer.scenes.scene import (
     LightState,
     PolylineKind,
     Scene,
+    scenes_equal,
 )
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.readers import Damage, change_bytes, read_all
@@ -184,10 +186,6 @@ BROKEN: dict[str, tuple[Damage, str]] = {
     },
     "no tracks": (entry("tracks", value={}), "0 steps of all tracks, expected 1"),
     "no type": (entry("tracks", "car", "type", drop=True), rf"{CAR}type: missing, expected str"),
-    "unknown type": (
-        entry("tracks", "car", "type", value="UFO"),
-        rf"{CAR}type: unknown value 'UFO'",
-    ),
     "NaN position": (
         state("position", nan_at(3)),
         rf"{CAR}state\.position: NaN or over 1e\+08 at a valid step",
@@ -222,26 +220,9 @@ BROKEN: dict[str, tuple[Damage, str]] = {
         entry("tracks", "AV", value=track("VEHICLE", (0.0, 9.0), (1.0, 0.0))),
         r"tracks\[AV\]: this id is reserved",
     ),
-    "nothing listed": (
-        entry("metadata", "tracks_to_predict", value={}),
-        r"tracks_to_predict: none of 0 listed tracks is seen",
-    ),
     "late target": (
         entry("metadata", "tracks_to_predict", value={"none": {}}),
         r"none of 1 listed tracks is seen in the last",
-    ),
-    "unknown feature": (feature("type", lambda v: "RIVER"), rf"{LANE}type: unknown value 'RIVER'"),
-    "NaN point": (
-        feature("polyline", nan_at(1)),
-        rf"{LANE}polyline: .*NaN.*expected points \[P, 2\]",
-    ),
-    "one exit": (
-        feature("exit_lanes", lambda v: "12"),
-        rf"{LANE}exit_lanes: expected a list of at most 32 lanes",
-    ),
-    "light": (
-        entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]),
-        r"states\[3\]\.state\.object_state: unknown value 'BLUE'",
     ),
     "many copies": (
         entry("tracks", change=lambda v: copies(v["ego"], 41_000) | v),
@@ -272,6 +253,69 @@ BROKEN: dict[str, tuple[Damage, str]] = {
         "length: 14 steps, a scene has 15",
     ),
 }
+
+
+DETAILS: dict[str, tuple[Damage, str]] = {
+    "unknown type": (
+        entry("tracks", "walker", "type", value="UFO"),
+        "tracks: unknown type 'UFO'",
+    ),
+    "unknown feature": (feature("type", lambda v: "RIVER"), "map_features: unknown type 'RIVER'"),
+    "no type": (
+        entry("map_features", "10", "type", drop=True),
+        "map_features: type: missing, expected str",
+    ),
+    "NaN point": (
+        feature("polyline", nan_at(1)),
+        r"map_features: polyline: .*NaN.*expected points \[P, 2\]",
+    ),
+    "one exit": (
+        feature("exit_lanes", lambda v: "12"),
+        "map_features: exit_lanes: expected a list of at most 32 lanes",
+    ),
+    "light": (
+        entry(*LIGHT, change=lambda v: ["BLUE", *v[1:]]),
+        "dynamic_map_states: state.object_state: unknown value 'BLUE'",
+    ),
+    "a state less": (
+        entry(*LIGHT, change=lambda v: v[1:]),
+        "dynamic_map_states: state.object_state: expected a state for each timestamp",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DETAILS)
+def test_an_unusable_detail_of_a_scenario_is_dropped(tmp_path: Path, case: str) -> None:
+    write(tmp_path / "raw" / "val", scenario())
+    damage, cause = DETAILS[case]
+    path = tmp_path / "raw" / "val" / "part_0" / NAMES[0]
+    damage(path)
+    with collect_dropped() as dropped:
+        [outcome] = read_all(READER, tmp_path / "raw", "val").values()
+    assert isinstance(outcome, Scene)
+    [(file, text)] = dropped
+    assert file == path
+    assert re.search(cause, text)
+
+
+def test_without_a_list_all_road_users_are_scored(tmp_path: Path) -> None:
+    """As in nuPlan."""
+    for change in (
+        entry("metadata", "tracks_to_predict", drop=True),
+        entry("metadata", "tracks_to_predict", value={}),
+    ):
+        write(tmp_path / "val", scenario())
+        change(tmp_path / "val" / "part_0" / NAMES[0])
+        [listed] = read_all(READER, tmp_path, "val").values()
+        [expected] = read_all(replace(READER, scored="all"), tmp_path, "val").values()
+        assert isinstance(listed, Scene) and isinstance(expected, Scene)
+        assert scenes_equal(listed, expected)
+
+
+def test_a_scenario_of_the_observed_steps_has_no_future(tmp_path: Path) -> None:
+    write(tmp_path / "val", shortened(8))
+    [scene] = scenes(READER, tmp_path, "val")
+    assert (scene.num_steps, scene.num_history, scene.num_future) == (8, 8, 7)
 
 
 def copies(value: Any, count: int) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 from support.hostile import cell, column, read_checked, rows, table, words
 from support.raw_folders import FOLDERS
 
+from data_prep.dropped import collect_dropped
+from trajformer.scenes.scene import Scene
 from trajformer.testing.readers import Damage, change_bytes
 
 Cases = dict[str, tuple[Damage, str]]  # by name: the damage, and a pattern of the expected reason
@@ -43,6 +45,23 @@ def check_refused(files: Files, kind: str, case: str, raw: Path) -> None:
     for outcome in outcomes:
         assert isinstance(outcome, str)
         assert re.search(reason, outcome), outcome
+    assert growth_mb < MAX_GROWTH_MB
+
+
+def check_dropped(files: Files, kind: str, case: str, raw: Path) -> None:
+    """Damage all files of a kind in a new raw folder; scenes remain, and the detail is counted."""
+    name, pattern, cases = files[kind]
+    damage, cause = cases[case]
+    reader = FOLDERS[name](raw)
+    paths = list(raw.rglob(pattern))
+    for path in paths:
+        damage(path)
+    with collect_dropped() as dropped:
+        outcomes, growth_mb = read_checked(reader, raw)
+    assert outcomes
+    assert all(isinstance(outcome, Scene) for outcome in outcomes), outcomes
+    assert {path for path, _ in dropped} == set(paths)
+    assert any(re.search(cause, text) for _, text in dropped), dropped
     assert growth_mb < MAX_GROWTH_MB
 
 

@@ -4,11 +4,11 @@ A shard is `STORE/<split>/<number>.arrow`. It stores positions, headings and vel
 steps only, agent-major, and the map once. Polyline lengths and edges are unsigned integers of the
 smallest sufficient width, stored as bytes. Columns of the optional fields of `Scene` exist if a
 scene of the shard has values for them. The schema metadata has the schema version, the software
-version, a digest of the inputs, the skipped inputs with reasons, the warnings of the others, and the
-number of dropped details; `manifest.py` only summarises it. Shards are written under a temporary
-name and then renamed, so a store can be read while it is prepared. Reading a damaged shard raises
-an error that names the file or returns different values (the manifest has checksums), but never
-reads out of bounds.
+version, a digest of the inputs, the skipped inputs with reasons, the warnings of the others, and
+the number of dropped details; `manifest.py` only summarises it. Shards are written under a
+temporary name and then renamed, so a store can be read while it is prepared. Reading a damaged
+shard raises an error that names the file or returns different values (the manifest has checksums),
+but never reads out of bounds.
 """
 
 import json

@@ -159,6 +159,8 @@ def read_all(reader: Any, raw: Path, split: str) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     for item in items:
         try:
+            if item.problem:
+                raise SceneError(item.problem)
             outcomes[str(item)] = reader.read(item, split, raw).validate()
         except SceneError as error:
             outcomes[str(item)] = str(error)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from importlib.metadata import entry_points
+from numbers import Integral, Real
 from types import MappingProxyType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -58,7 +59,8 @@ class Config:
         hints = _type_hints(config_class)
         for field in fields(self):
             name = field.name
-            value = getattr(self, name)
+            value = _plain_number(getattr(self, name))
+            object.__setattr__(self, name, value)
             may_be_empty = field.default == value
             if value == "" and not may_be_empty:
                 raise ConfigError(name, "empty")
@@ -99,6 +101,17 @@ class Config:
             return minimum, 1
         last_word = name.rpartition("_")[2]
         return minimum, _MAX_BY_LAST_WORD.get(last_word, _MAX_NUMBER[kind])
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of NumPy as a plain one; other values unchanged."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return value
 
 
 @cache

@@ -83,6 +83,10 @@ def run(
     (another clock, for example), scenes have different clocks, or a forecast has wrong shapes, NaN
     or infinity.
     """
+    if not hasattr(scenes, "root"):  # the name of a store, or a list of scenes
+        kind = type(scenes).__name__
+        expected = 'expected the split of a store, such as SceneStore("STORE", "val")'
+        raise TrajformerError(f"scenes: of type {kind}, {expected}")
     if batch_size < 1:
         raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")
     where = f"{scenes.root}: split '{scenes.split}'"

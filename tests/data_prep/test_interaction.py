@@ -19,6 +19,7 @@ from support.scenes import (
     with_role,
 )
 
+from data_prep.dropped import collect_dropped
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.reader import Input
@@ -143,6 +144,42 @@ def test_the_history_does_not_depend_on_the_future(raw: Path) -> None:
 def test_an_unusable_case_is_refused(raw: Path, rows: list[Row], reason: str) -> None:
     with pytest.raises(SceneError, match=reason):
         read_case(raw, rows)
+
+
+def test_a_car_and_a_pedestrian_may_have_one_id(raw: Path) -> None:
+    rows = traffic(40)
+    alone = read_case(raw, rows + walker("P1", (5.0, 9.0), range(1, 41)))
+    shared = read_case(raw, rows + walker("1", (5.0, 9.0), range(1, 41)))
+    assert sorted(shared.agent_id) == ["1-pedestrian", "1-vehicle", "10", "2"]
+    for name, other in (("1-pedestrian", "P1"), ("1-vehicle", "1"), ("10", "10")):
+        index = agent(shared, name)
+        expected = agent(alone, other)
+        assert np.array_equal(shared.position[index], alone.position[expected])
+        assert shared.agent_kind[index] == alone.agent_kind[expected]
+        assert shared.agent_role[index] == alone.agent_role[expected]
+        assert np.array_equal(shared.agent_size[index], alone.agent_size[expected])
+
+
+def test_an_unknown_type_is_an_agent_without_size(raw: Path) -> None:
+    trams = [
+        (name, frame, "tram", *rest) for name, frame, _, *rest in walker("5", (5, 9), range(1, 41))
+    ]
+    path = files.write_cases(raw / "val" / f"{LOCATION}_val.csv", {7: traffic(40) + trams})
+    with collect_dropped() as dropped:
+        scene = Interaction().read(Input(path, "7"), "val", raw).validate()
+    index = agent(scene, "5")
+    assert scene.agent_kind[index] == AgentKind.UNKNOWN
+    assert scene.agent_role[index] == AgentRole.CONTEXT
+    assert dropped == {(path, "agent_type: unknown value 'tram'"): 1}
+
+
+def test_signs_of_other_forms_have_no_limit(raw: Path) -> None:
+    path = raw / "maps" / f"{LOCATION}.osm_xy"
+    path.write_text(path.read_text().replace("25mph", "de274-60"))
+    with collect_dropped() as dropped:
+        lanelets = read_lanelets(path)
+    assert np.isnan(lanelets.speed_limit_m_s).all()
+    assert dropped == {}  # limits are no part of a scene
 
 
 def test_a_short_recording_and_a_missing_map_are_refused(raw: Path) -> None:

@@ -154,11 +154,14 @@ def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
         visit(module, ())
 
 
+SHARED = {"data_prep.reader", "data_prep.dropped", "data_prep.plausibility", "trajformer"}
+
+
 @pytest.mark.parametrize(
     ("part", "may_import"),
     [
-        ("data_prep.readers", {"data_prep.reader", "data_prep.plausibility", "trajformer"}),
-        ("data_prep.engine", {"data_prep.reader", "data_prep.plausibility", "trajformer"}),
+        ("data_prep.readers", SHARED),
+        ("data_prep.engine", SHARED),
         ("data_prep.synthetic", COMMON),
     ],
 )

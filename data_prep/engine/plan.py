@@ -36,7 +36,7 @@ def plan(
     tasks: dict[str, list[ShardTask]] = {}
     for split in splits:
         inputs = [*listed[split][: options.limit], *unused.get(split, [])]
-        inputs = [_with_printable_name(item, raw) for item in inputs]
+        inputs = list(dict.fromkeys(_with_printable_name(item, raw) for item in inputs))
         first_task = ShardTask(
             reader=reader,
             raw=raw,
@@ -85,11 +85,11 @@ def _requested_splits(reader: Reader, raw: Path, options: PrepareOptions) -> lis
 
 
 def _with_printable_name(item: Input, raw: Path) -> Input:
-    """The input, with a problem if its name cannot be stored."""
+    """The input, or its file with a problem if the name cannot be stored."""
     try:
         item.name(raw).encode()
     except UnicodeEncodeError:
-        return item._replace(problem="the name of the file is not UTF-8: rename it")
+        return Input(item.path, problem="the name of the file is not UTF-8: rename it")
     return item
 
 

@@ -66,7 +66,7 @@ CASES = [
     Case(
         "a table with a name that is not UTF-8",
         TABLE,
-        r"(?s)val: 2 scenes.*skipped val/caf\\udce9.csv: the name of the file is not UTF-8",
+        r"(?s)val: 2 scenes.*skipped val/caf.udce9.csv: the name of the file is not UTF-8",
         odd_name,
         status=0,
     ),

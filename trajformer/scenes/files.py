@@ -8,8 +8,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from trajformer.errors import TrajformerError
 
@@ -37,7 +37,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 @contextmanager
-def open_file(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
+def open_file(path: Path, max_bytes: int) -> Iterator[BufferedReader]:
     """A regular file, open for reading; raises as `read_file`."""
     descriptor = os.open(path, _READ_FLAGS)
     try:

@@ -430,7 +430,7 @@ def test_an_error_is_named_and_does_not_affect_other_scenes_of_the_file(
             lambda t: t.assign(timestamp=pd.Timestamp(0).time()).drop(columns="step"),
             "timestamp: type time64",
         ),
-        (lambda t: t.assign(track_id=1.0), "track_id: type double, expected text or whole numbers"),
+        (lambda t: t.assign(track_id=1.5), "track_id: type double, expected text or whole numbers"),
         (
             lambda t: t.assign(track_id=[None, *t.track_id[1:]]),
             "track_id: empty or with a line break",

@@ -13,6 +13,8 @@ of a forecast by number of agents, all of them targets, with one thread and with
 shared machine would include its other work. `--json FILE` writes the tables.
 """
 
+import argparse
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -32,10 +34,12 @@ from measure import (
 )
 from torch import Tensor
 
+from trajformer.cli.status import exit_status
 from trajformer.data.augment import augment
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import SceneDataset
+from trajformer.errors import TrajformerError
 from trajformer.models.forecaster import Forecaster
 from trajformer.models.se2former.model import SE2Former
 from trajformer.recipes.names import read_recipe
@@ -210,22 +214,27 @@ TABLES = {
 }
 
 
-def main() -> None:
-    """Measure and print the tables."""
+def main() -> int:
+    """Measure and print the tables; returns 1 after an error, such as a missing split."""
     parser = new_parser(__doc__, repeats=15)
     parser.add_argument("--store", required=True)
     parser.add_argument("--split", default="train")
     parser.add_argument("--scene", default=SCENE)
     parser.add_argument("--table", nargs="+", choices=TABLES, default=list(TABLES))
     args = parse(parser)
+    return exit_status("bench_forecast", lambda: run(args), "")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and print the tables of the command line."""
     store = SceneStore(args.store, args.split)
     matching = [i for i, name in enumerate(store.scene_ids()) if name.startswith(args.scene)]
     if not matching:
-        raise SystemExit(f"{args.store}: no scene {args.scene} in split {args.split}")
+        raise TrajformerError(f"{args.store}: no scene {args.scene} in split {args.split}")
     index = matching[0]
     tables = {name: TABLES[name](store, index, args.repeats) for name in args.table}
     report(args, tables)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

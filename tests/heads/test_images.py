@@ -19,6 +19,7 @@ from trajformer.heads.images import (
     normalize,
     read_image,
     resize,
+    summed_up,
 )
 
 GRID = np.array([[0, 64, 128], [255, 32, 16]], np.uint8)
@@ -211,3 +212,14 @@ def test_scales_fill_their_range() -> None:
     scale = after / before
     assert 0.8 < scale.min() < 0.9
     assert 1.1 < scale.max() < 1.26
+
+
+def test_many_skipped_inputs_are_one_line_with_a_count() -> None:
+    lines = [f"skipped a: b/{n}.png: not a readable image (bytes: {n})" for n in range(30)]
+    boxes = [f"p{n}: {n + 1} boxes without area left out" for n in range(3)]
+    classes = ["2 objects of class 'dog' left out", "1 objects of class 'cat' left out"]
+    assert summed_up([*lines, *boxes, *classes]) == [
+        f"{lines[0]} (and 29 more like this)",
+        f"{boxes[0]} (and 2 more like this)",
+        *classes,
+    ]

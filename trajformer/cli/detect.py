@@ -151,6 +151,7 @@ def _score(args: Namespace) -> None:
     from trajformer.heads.detr.metrics import average_precision, pair_with_labels
     from trajformer.heads.detr.task import DetectionRecipe
     from trajformer.heads.detr.voc import VocConfig
+    from trajformer.heads.images import summed_up
 
     folder = other_folder(args, "Annotations/, ImageSets/Main/ and JPEGImages/")
     model, recipe, device = load_model(args, DetectionRecipe)
@@ -159,7 +160,7 @@ def _score(args: Namespace) -> None:
     check_outputs(args, out="folder")
     data = recipe.load(args.split)
     names = recipe.names()
-    for line in data.skipped:
+    for line in summed_up(data.skipped):
         print(line)
     drawn = _spread(len(data), MAX_DRAWN) if args.out is not None else set()
     pairs = []

@@ -47,7 +47,7 @@ def read_batches(args: Namespace, read: Callable[[Path], T]) -> Iterator[list[tu
 
     Unreadable images are printed at the end (TrajformerError: all are unreadable).
     """
-    from trajformer.heads.images import list_images
+    from trajformer.heads.images import list_images, summed_up
 
     if not args.images:
         hint = "--split SPLIT to score a split of labeled ones"
@@ -61,11 +61,11 @@ def read_batches(args: Namespace, read: Callable[[Path], T]) -> Iterator[list[tu
             try:
                 batch.append((path, read(path)))
             except TrajformerError as error:
-                skipped.append(" ".join(str(error).split()))
+                skipped.append(f"skipped {error}")
         if batch:
             yield batch
-    for line in skipped:
-        print(f"skipped {line}")
+    for line in summed_up(skipped):
+        print(line)
     if len(skipped) == len(files):
         raise TrajformerError(f"none of the {len(files)} images can be read")
 

@@ -2,9 +2,10 @@
 
 import math
 import os
+import re
 import stat
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -220,3 +221,26 @@ class ClassRecipe:
         if changes:
             raise CheckpointError(f"{self.init}: has {'; '.join(changes)}")
         return model.state_dict(), recipe
+
+
+def summed_up(lines: Iterable[str]) -> list[str]:
+    """Lines `INPUT: REASON`, with one line and a count for all inputs with the same reason.
+
+    Numbers and details in brackets do not distinguish reasons. Lines without an input are kept.
+    """
+    groups: dict[str, list[str]] = {}
+    for line in lines:
+        text = " ".join(line.split())
+        without_details = re.sub(r"\(.*", "", text)
+        _, separator, reason = without_details.rpartition(": ")
+        kind = re.sub(r"[0-9]+", "", reason)
+        if not separator:
+            kind = text
+        groups.setdefault(kind, []).append(text)
+    summary = []
+    for texts in groups.values():
+        others = ""
+        if len(texts) > 1:
+            others = f" (and {len(texts) - 1:,} more like this)"
+        summary.append(f"{texts[0]}{others}")
+    return summary

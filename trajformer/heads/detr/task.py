@@ -16,7 +16,7 @@ from trajformer.heads.detr.model import MAX_GRID, Detr, DetrConfig
 from trajformer.heads.detr.objects import postprocess
 from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.detr.voc import VocConfig, VocDataset
-from trajformer.heads.images import ClassRecipe
+from trajformer.heads.images import ClassRecipe, summed_up
 from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
 from trajformer.training.base import Task, TaskData, TaskModule
 
@@ -199,7 +199,7 @@ class DetectionData(TaskData):
         train = recipe.load(train_split, augmented=True)
         val = recipe.load(val_split)
         for dataset in (train, val):
-            for line in dataset.skipped:
+            for line in summed_up(dataset.skipped):
                 sys.stderr.write(f"{dataset.name}: {line}\n")
         super().__init__(train, val, recipe.data, recipe.seed)
 

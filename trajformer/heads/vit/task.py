@@ -18,6 +18,7 @@ from trajformer.heads.images import (
     normalize,
     read_photo,
     resize,
+    summed_up,
     to_bytes,
 )
 from trajformer.heads.vit.data import (
@@ -113,6 +114,7 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
         labels = self.labels or class_names(self.data)
         images = []
         classes = []
+        skipped = []
         for kind in class_names(self.data, split):
             if kind not in labels:
                 known = ", ".join(labels)[:200]
@@ -123,7 +125,9 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
                     images.append(to_bytes(self.resize(self.read(path))))
                     classes.append(labels.index(kind))
                 except TrajformerError as error:
-                    sys.stderr.write(f"skipped {error}\n")
+                    skipped.append(f"skipped {error}")
+        for line in summed_up(skipped):
+            sys.stderr.write(f"{line}\n")
         name = f"{root}: {split}"
         if len(labels) != self.model.classes:
             raise TrajformerError(

@@ -102,7 +102,7 @@ class TableTracks:
         no_heading = np.isnan(heading)
         no_velocity = np.isnan(vx)
         if estimates is not None:
-            self._estimate_new_tracks(position, period_s, estimates)
+            self._look_ahead(position, period_s, estimates)
             heading[no_heading] = estimates.motion.heading[no_heading]
             velocity[no_velocity] = estimates.motion.velocity[no_velocity]
             length[no_heading] = estimates.motion.length[no_heading]
@@ -112,18 +112,18 @@ class TableTracks:
         heading = np.where(is_outside, wrap(heading), heading)
         return self.fill(heading), self.fill(velocity), self.fill(length)
 
-    def _estimate_new_tracks(
-        self, position: np.ndarray, period_s: float, estimates: RowEstimates
-    ) -> None:
-        """Replace the estimates of tracks that begin in the scene, whose first steps look ahead."""
-        earliest = self._first_step - look_ahead_steps(period_s) + 1
+    def _look_ahead(self, position: np.ndarray, period_s: float, estimates: RowEstimates) -> None:
+        """Replace the estimates of the first steps of tracks, which look ahead in the scene."""
+        num_steps = look_ahead_steps(period_s) - 1
         first_row = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
-        new = np.flatnonzero(estimates.first_step[first_row] > earliest)
-        valid = self.valid[new]
-        rows = self.row[new][valid]
-        motion = estimate_motion(position[new], valid, self.num_history, period_s)
+        first_step = estimates.first_step[first_row] - self._first_step
+        new = np.flatnonzero(first_step > -num_steps)
+        is_early = np.arange(self.valid.shape[1]) < first_step[new, None] + num_steps
+        is_early &= self.valid[new]
+        rows = self.row[new][is_early]
+        motion = estimate_motion(position[new], self.valid[new], self.num_history, period_s)
         for values, replacement in zip(estimates.motion, motion, strict=True):
-            values[rows] = replacement[valid]
+            values[rows] = replacement[is_early]
 
     def face_lanes(
         self,

@@ -30,7 +30,7 @@ MIN_EXTENT_M = 0.05  # of the positions of several agents; in ETH/UCY it is at l
 SLOW_PER_S = 0.1
 MAX_DEGREES_PER_S = 1e-3  # 110 m/s
 MIN_DEGREES = 1e-6  # of a movement, 0.1 m; less is rounding
-MAX_DEGREES_EXTENT = 2.0  # of a scene, about 200 km
+MAX_DEGREES_EXTENT = 2.0  # of a place, about 200 km
 STRAIGHT = 0.95  # minimum ratio of net displacement and path of an agent that drives
 
 # ---- recorded velocities and headings: limits ----------------------------------------------------
@@ -44,6 +44,8 @@ REVERSE_DEGREES = 140.0  # an agent with a larger error of its heading drives ba
 MAX_REVERSE_M_S = 4.0  # for a longer time
 MAX_RATIO = 2.5  # of speeds; feet and metres differ by 3.3, km/h and m/s by 3.6
 AGREE = 0.3  # of the path; a smaller difference of velocities is no error
+MAX_COMMON_RATIO = 1.5  # common to at least three agents; knots and m/s differ by 1.9
+COMMON_RATIO = 0.1  # deviation from the common ratio
 ZERO_RATIO = 0.02  # of speeds; less is a velocity of zero
 WRONG_FRACTION = 0.25  # of the moving agents
 MIN_OFFSET_DEGREES = 10.0  # an error of the heading that is common to at least three agents
@@ -57,7 +59,8 @@ MIN_COMMON = 3  # agents
 
 OTHER_FRAME_M = 10_000.0  # lanes at a larger distance from the tracks are in another frame
 NEAR_LANE_M = 10.0  # from an agent to the bounding box of a lane
-MAX_COMPARED = 16  # agents
+MAX_COMPARED = 8  # agents
+MIN_EXCHANGED_EXTENT_M = 50.0  # of the positions; in a small area exchanged lanes may be near
 # Of the agents that are near a lane as it is, if x and y may be exchanged.
 MAX_EXCHANGED = 0.3
 MAX_DEGREES_LENGTH = 0.5  # of all polylines of a place
@@ -151,17 +154,21 @@ def _check_slow_scene(scene: Scene) -> None:
     absolute = scene.position[scene.valid] + scene.origin
     extent = float((absolute.max(0) - absolute.min(0)).max())
     x, y = absolute[0].tolist()
+    is_straight = (path > 0) & (net > STRAIGHT * path) & (net > MIN_DEGREES)
     is_small = fastest < MAX_DEGREES_PER_S and net.max() > MIN_DEGREES
-    if is_small and (np.abs(absolute) <= 180.0).all() and extent < MAX_DEGREES_EXTENT:
-        raise SceneError(
-            f"position: speeds of {scene.num_agents} agents are below {MAX_DEGREES_PER_S} m/s, at "
-            f"({x:.6g}, {y:.6g}): degrees instead of metres? project longitudes and latitudes, "
+    if is_small and (np.abs(absolute) <= 180.0).all():
+        problem = (
+            f"position: none of {scene.num_agents} agents is faster than {MAX_DEGREES_PER_S} m/s, "
+            f"at ({x:.6g}, {y:.6g}): degrees instead of metres? project longitudes and latitudes, "
             f"for example to UTM ({_LIMIT_OPTION})"
         )
+        # In a larger area, agents that stand in metres may creep.
+        if extent < MAX_DEGREES_EXTENT or 2 * is_straight.sum() >= len(is_straight):
+            raise SceneError(problem)
+        warn(problem)
     # Pedestrians often stand. Other agents that all drive straight ahead are not standing.
-    is_straight = (path > 0) & (net > STRAIGHT * path) & (net > MIN_DEGREES)
-    if is_straight.all() and not (scene.agent_kind == AgentKind.PEDESTRIAN).any():
-        problem = f"all {scene.num_agents} agents move, but none faster than {fastest:.2g} m/s"
+    elif is_straight.all() and not (scene.agent_kind == AgentKind.PEDESTRIAN).any():
+        problem = f"{len(net)} of {len(net)} agents move, but none faster than {fastest:.2g} m/s"
         warn(f"position: {problem}: kilometres instead of metres?")
 
 
@@ -195,6 +202,7 @@ class _Motion(NamedTuple):
     displacement: np.ndarray  # complex [M, S], metres
     velocity: np.ndarray  # complex [M, S], metres per second, in the middle of the span
     heading: np.ndarray  # [M, S], radians, in the middle of the span
+    is_pedestrian: np.ndarray  # bool [M]
     path: np.ndarray  # [M], metres, sum of the lengths of the displacements
     is_used: np.ndarray  # bool [M, S], True where an agent is seen
     span_s: float  # duration of a span
@@ -250,6 +258,7 @@ def _motion(scene: Scene) -> _Motion | None:
         displacement=displacement[moving],
         velocity=scene.velocity.view(np.complex64)[:, middles, 0][moving] * is_used,
         heading=scene.heading[:, middles][moving],
+        is_pedestrian=scene.agent_kind[moving] == AgentKind.PEDESTRIAN,
         path=path[moving],
         is_used=is_used,
         span_s=stride * scene.period_s,
@@ -315,6 +324,12 @@ def _check_velocity(motion: _Motion, where: object) -> None:
     _report(is_other_direction, direction_problem, where)
 
     is_other_speed = ((ratio < 1 / MAX_RATIO) | (ratio > MAX_RATIO)) & ~is_zero
+    # One factor for all agents, for example knots or miles per hour.
+    common = float(np.median(ratio))
+    is_common = np.abs(ratio / common - 1) < COMMON_RATIO
+    is_shared = len(ratio) >= MIN_COMMON and is_common.mean() >= COMMON_FRACTION
+    if is_shared and not 1 / MAX_COMMON_RATIO < common < MAX_COMMON_RATIO:
+        is_other_speed |= is_common
     if is_other_speed.any():
         median = float(np.median(ratio[is_other_speed]))
         _report(
@@ -357,6 +372,9 @@ def _check_heading(motion: _Motion, where: object) -> None:
         too_many = is_reversed.all() and bool((speed > MAX_REVERSE_M_S).all())
     if too_many:
         is_wrong |= is_reversed
+    # A pedestrian may step sideways.
+    if is_wrong.sum() < MIN_COMMON:
+        is_wrong &= ~motion.is_pedestrian
     if is_wrong.any():
         median = float(np.median(size[is_wrong]))
         problem = (
@@ -430,13 +448,20 @@ def check_no_lanes_near(
 
 
 def check_lanes_near(
-    path: Path, boxes: tuple[np.ndarray, np.ndarray], positions: np.ndarray
+    path: Path,
+    segments: tuple[np.ndarray, np.ndarray],
+    boxes: tuple[np.ndarray, np.ndarray],
+    positions: np.ndarray,
 ) -> None:
     """Warn if no agent is near a lane, although lanes are within the radius of the map.
 
-    Arguments as for `check_no_lanes_near`. Raises SceneError: x and y of the lanes are exchanged.
+    `segments` are start and end, each [S, 2], of the straight segments of these lanes; other
+    arguments are as for `check_no_lanes_near`. Raises SceneError: x and y of the lanes are
+    exchanged.
     """
-    near = _fraction_near(boxes, _sample(positions))
+    start, end = segments
+    segment_boxes = (np.minimum(start, end).T, np.maximum(start, end).T)
+    near = _fraction_near(segment_boxes, _sample(positions))
     if near > MAX_EXCHANGED:
         return
     _check_exchanged(path, boxes, positions)
@@ -453,8 +478,11 @@ def _check_exchanged(
     """Raise SceneError: nearly all agents are near a lane if x and y of the lanes are exchanged."""
     low, high = boxes
     sample = _sample(positions)
+    extent = float((positions.max(0) - positions.min(0)).max())
+    if len(sample) < MIN_COMMON or extent < MIN_EXCHANGED_EXTENT_M:
+        return
     near = _fraction_near((low[::-1], high[::-1]), sample)
-    if len(sample) >= MIN_COMMON and near >= COMMON_FRACTION:
+    if near >= COMMON_FRACTION:
         raise SceneError(
             f"{path}: {near:.0%} of the agents are near a lane only if x and y of the lanes are "
             "exchanged: correct their order"

@@ -114,6 +114,20 @@ def test_one_agent_of_several_is_a_warning(tmp_path: Path) -> None:
         scene_of(tmp_path, table)
 
 
+def test_one_pedestrian_may_step_sideways(tmp_path: Path) -> None:
+    table = cars(1, speed=1.3).assign(kind="pedestrian")
+    table["heading"] += 1.6
+    scene_of(tmp_path, table)
+
+
+@pytest.mark.parametrize("factor", [1.94, 2.24, 3.6, 0.1])
+def test_a_common_factor_of_speeds_is_noticed(tmp_path: Path, factor: float) -> None:
+    table = cars()
+    table[["vx", "vy"]] *= factor
+    message = f"vx, vy: speeds are {factor:.3g} times the displacements per second"
+    assert message in error_of(tmp_path, table)
+
+
 def test_velocities_of_zero_are_noticed_for_walkers(tmp_path: Path) -> None:
     table = cars(speed=1.3).assign(vx=0.0, vy=0.0, kind="pedestrian")
     assert "vx, vy: zero for 6 of 6 moving agents" in error_of(tmp_path, table)
@@ -148,7 +162,7 @@ def test_compass_headings_and_reversed_headings_are_noticed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("count", [1, 6])
-@pytest.mark.parametrize("spacing", [0.0, 1e-5, 0.05])
+@pytest.mark.parametrize("spacing", [0.0, 1e-5, 0.05, 2.0])
 @pytest.mark.parametrize("origin", [(11.5, 48.1), (48.1, 11.5), (-122.4, 37.7), (0.0, 0.0)])
 def test_longitudes_and_latitudes_are_noticed(
     tmp_path: Path, count: int, spacing: float, origin: tuple[float, float]
@@ -215,10 +229,11 @@ def test_lanes_far_from_all_agents_are_a_warning(tmp_path: Path) -> None:
         assert scene_of(tmp_path, table).num_polylines > 0
 
 
-def test_exchanged_coordinates_of_lanes_are_noticed(tmp_path: Path) -> None:
-    lanes = np.add([lane_along(number) for number in range(6)], (0.0, 5000.0))
+@pytest.mark.parametrize("north", [150.0, 5000.0])
+def test_exchanged_coordinates_of_lanes_are_noticed(tmp_path: Path, north: float) -> None:
+    lanes = np.add([lane_along(number) for number in range(6)], (0.0, north))
     table = with_lanes(tmp_path, lanes[..., ::-1].tolist())
-    table["y"] += 5000.0
+    table["y"] += north
     assert "x and y of the lanes are exchanged" in error_of(tmp_path, table)
 
 

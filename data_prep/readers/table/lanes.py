@@ -357,9 +357,10 @@ def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
 
     Raises SceneError also for lanes in another frame.
     """
-    kept = read_lanes(path).near(positions, radius_m, path)
-    is_lane = kept.polyline_kind <= PolylineKind.LANE_BIKE
-    if is_lane.any():
-        low, high = kept.boxes
-        check_lanes_near(path, (low[:, is_lane], high[:, is_lane]), positions)
+    lanes = read_lanes(path)
+    kept = lanes.near(positions, radius_m, path)
+    kept_lanes = np.flatnonzero(kept.polyline_kind <= PolylineKind.LANE_BIKE)
+    if len(kept_lanes):
+        start, end, _ = kept.segments(kept_lanes)
+        check_lanes_near(path, (start, end), lanes.boxes, positions)
     return kept

@@ -24,7 +24,7 @@ from trajformer.config import MAX_TEXT
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
-from trajformer.scenes.files import atomically, check_unpacked
+from trajformer.scenes.files import atomically, check_parquet
 from trajformer.scenes.spec import DataSpec, warn
 
 # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
@@ -216,7 +216,7 @@ def _read(path: Path) -> dict[str, list[TrackForecast]]:
     _check_columns(pq.read_schema(path))
     # Text as a dictionary: a repeated long id does not expand.
     with pq.ParquetFile(path, read_dictionary=list(_TEXT)) as file:
-        check_unpacked(path, _unpacked_bytes(file.metadata))
+        check_parquet(path, file.metadata, ROW_BYTES, VALUE_BYTES)
         for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=list(COLUMNS)):
             for scene_id, track_id, probability, position in _rows(batch):
                 key = (scene_id, track_id)
@@ -236,17 +236,6 @@ def _read(path: Path) -> dict[str, list[TrackForecast]]:
         forecast = TrackForecast(scene_id, track_id, weights, np.array(modes))
         scenes.setdefault(scene_id, []).append(check_forecast(forecast))
     return scenes
-
-
-def _unpacked_bytes(metadata: pq.FileMetaData) -> int:
-    """The memory that the rows of a file will take, from its headers."""
-    num_bytes = 0
-    for group_index in range(metadata.num_row_groups):
-        group = metadata.row_group(group_index)
-        num_bytes += group.total_byte_size + ROW_BYTES * group.num_rows
-        for column_index in range(group.num_columns):
-            num_bytes += VALUE_BYTES * group.column(column_index).num_values
-    return num_bytes
 
 
 def read_spec(path: Path) -> DataSpec:

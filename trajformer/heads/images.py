@@ -65,10 +65,10 @@ def read_photo(
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as file:
-                upright = ImageOps.exif_transpose(file)
-                size = (upright.height, upright.width)
-                factor = math.ceil(math.sqrt(upright.width * upright.height / (max_pixels or 1)))
-                return _to_tensor(upright, gray, factor), size
+                ImageOps.exif_transpose(file, in_place=True)
+                size = (file.height, file.width)
+                factor = math.ceil(math.sqrt(file.width * file.height / (max_pixels or 1)))
+                return _to_tensor(file, gray, factor), size
     except (*_UNREADABLE, Image.DecompressionBombWarning, MemoryError) as error:
         message = str(getattr(error, "strerror", None) or error)
         one_line = " ".join(message.split()).replace(str(path), "file")
@@ -82,12 +82,14 @@ def _to_tensor(image: Image.Image, gray: bool, factor: int) -> Tensor:
         raise ValueError("pixels are floating-point numbers of unknown range")
     if image.mode.startswith("I"):
         # 16 bits per pixel: Pillow's conversion would clip at 255.
-        values = np.asarray(image).astype(np.float32) / 65535.0
-        reduced = Image.fromarray(np.clip(values, 0.0, 1.0)).reduce(factor)
+        values = np.asarray(image).astype(np.float32)
+        values /= 65535.0
+        reduced = Image.fromarray(values.clip(0.0, 1.0, out=values)).reduce(factor)
         pixels = torch.from_numpy(np.array(reduced))
         return pixels.expand(1 if gray else 3, -1, -1).clone()
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = image.convert("RGBA").reduce(factor)
+        factor = 1
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     reduced = image.convert("L" if gray else "RGB").reduce(factor)

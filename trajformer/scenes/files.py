@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from trajformer.errors import TrajformerError
 
@@ -66,6 +67,20 @@ def check_unpacked(path: Path, num_bytes: float = 0) -> int:
     if num_bytes > limit:
         raise OSError(f"unpacks to more than {limit / 1e6:.0f} MB")
     return limit
+
+
+def check_parquet(path: Path, metadata: Any, row_bytes: int = 0, value_bytes: int = 8) -> None:
+    """Compare the memory for the rows of a Parquet file, from its `metadata`, as `check_unpacked`.
+
+    A row takes `row_bytes` in addition to `value_bytes` for each value, also for those in lists.
+    """
+    num_bytes = 0
+    for group_index in range(metadata.num_row_groups):
+        group = metadata.row_group(group_index)
+        num_bytes += group.total_byte_size + row_bytes * group.num_rows
+        for column_index in range(group.num_columns):
+            num_bytes += value_bytes * group.column(column_index).num_values
+    check_unpacked(path, num_bytes)
 
 
 def read_gzip(path: Path) -> bytes:

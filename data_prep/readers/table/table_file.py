@@ -21,6 +21,7 @@ from data_prep.readers.table.dates import (
     seconds_of_words,
 )
 from trajformer.errors import SceneError
+from trajformer.scenes.files import check_parquet
 
 TIME = ("step", "timestamp")
 TEXT = ("track_id", "scene_id", "kind", "role", "city")
@@ -108,8 +109,13 @@ def _read_csv(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
 def _read_parquet(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(file) as table:
-        return table.read(_select(table.schema_arrow.names, requested, path), use_threads=False)
+    schema = pq.read_schema(file)
+    names = _select(schema.names, requested, path)
+    text = [name for name in names if pa.types.is_string(schema.field(name).type)]
+    # Text as a dictionary: a repeated long word does not expand.
+    with pq.ParquetFile(file, read_dictionary=text) as table:
+        check_parquet(path, table.metadata)
+        return table.read(names, use_threads=False)
 
 
 def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> list[str]:

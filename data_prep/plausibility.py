@@ -349,8 +349,12 @@ def _check_heading(motion: _Motion, where: object) -> None:
         return
     remedy = "expected radians counter-clockwise from +x; correct or remove the column"
 
-    # One cause for all agents, also below the limit of a single agent.
+    # One or two pedestrians may step sideways.
     is_few = len(size) < MIN_COMMON
+    if is_few and motion.is_pedestrian.all():
+        return
+
+    # One cause for all agents, also below the limit of a single agent.
     min_offset = MIN_OFFSET_OF_FEW if is_few else MIN_OFFSET_DEGREES
     is_off = size > min_offset
     if 2 * is_off.sum() >= len(size) and _are_degrees(direction, motion.displacement):
@@ -372,7 +376,6 @@ def _check_heading(motion: _Motion, where: object) -> None:
         too_many = is_reversed.all() and bool((speed > MAX_REVERSE_M_S).all())
     if too_many:
         is_wrong |= is_reversed
-    # A pedestrian may step sideways.
     if is_wrong.sum() < MIN_COMMON:
         is_wrong &= ~motion.is_pedestrian
     if is_wrong.any():

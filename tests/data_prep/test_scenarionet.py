@@ -19,6 +19,7 @@ from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, w
 
 from data_prep.dropped import collect_dropped
 from data_prep.readers.scenarionet.reader import ScenarioNet
+from trajformer.errors import SceneError
 from trajformer.scenes.scene import (
     AgentKind,
     AgentRole,
@@ -339,6 +340,21 @@ def test_a_broken_scenario_is_refused_with_file_and_field(tmp_path: Path, case: 
     assert isinstance(message, str)
     assert re.search(rf"{NAMES[0]}: .*{reason}", message), message
     assert growth_mb < 500
+
+
+def test_a_pause_refuses_its_windows_only(tmp_path: Path) -> None:
+    data = scenario()
+    time = data["metadata"]["ts"]
+    data["metadata"]["ts"] = time + 0.5 * (time > 1.95)  # before step 20 of 25
+    write(tmp_path / "val", data)
+    reader = replace(READER, history_s=0.5, future_s=0.5, stride_s=0.5, scored="all")
+    usable = []
+    for item in reader.inputs(tmp_path, "val"):
+        try:
+            usable.append(reader.read(item, "val", tmp_path).scene_id[-3:])
+        except SceneError as error:
+            assert "metadata.ts: 0.1 to 0.6 s between steps" in str(error)
+    assert usable == ["000", "005", "010"]
 
 
 LISTS: dict[str, tuple[str, Damage, str]] = {

@@ -157,11 +157,11 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
                 f"{path}: length: {num_steps} steps, {SUMMARY} has {int(length_text)}: "
                 "make the summary again"
             )
-        self._check_clock(scenario.time, path)
-
+        # A pause in another part of the scenario does not matter.
         start = int(start_text or 0)
         history = self._steps(self.history_s)
         size = history + self._steps(self.future_s)
+        self._check_clock(scenario.time[start : start + size], path)
         has_no_future = num_steps - start == history  # as in a test part
         if start + size > num_steps and not has_no_future:
             raise SceneError(

@@ -40,8 +40,8 @@ def follow(time: np.ndarray, tolerance: float) -> Steps:
     """Steps of ascending times float64 [n], in periods, with a grid that follows the clock.
 
     A time is on the grid if its distance is at most `tolerance` (periods). The grid moves by a
-    tenth of the mean distance at a step. If several steps in sequence fit another phase and none fits the grid,
-    the clock has leaped or paused: a new stretch begins with the first of them.
+    tenth of the mean distance at a step. If several steps in sequence fit another phase and none
+    fits the grid, the clock has leaped or paused: a new stretch begins with the first of them.
     """
     known, index = np.unique(time, return_inverse=True)
     step = np.zeros(len(known), np.int64)

@@ -40,6 +40,7 @@ from measure import medians_ms, new_parser, parse, report, times_s
 
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.reader import Argoverse2
+from trajformer.cli.status import exit_status
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.store import SceneStore
 
@@ -412,8 +413,8 @@ def compare_trees(title: str, unit: str, values: Mapping[str, Any]) -> Iterator[
     yield from rows(title, "times", {"this tree / other tree": float(np.median(ratios))})
 
 
-def main() -> None:
-    """Measure everything, or compare two trees."""
+def main() -> int:
+    """Measure everything, or compare two trees; returns 1 after an error."""
     parser = new_parser(__doc__, repeats=20)
     parser.add_argument("--argoverse2", type=Path, help="raw folder with train/ val/ test/")
     parser.add_argument(
@@ -422,6 +423,11 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=2000, help="scenarios of the Argoverse 2 set")
     parser.add_argument("--against", type=Path, help="another checkout of this repository")
     args = parse(parser)
+    return exit_status("bench_data", lambda: run(args))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and print the tables of the command line."""
     if args.against:
         report(args, {"Processor time": bench_against(args)})
         return
@@ -435,4 +441,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -45,6 +45,7 @@ from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.synthetic import synthesize
+from trajformer.cli.status import exit_status
 from trajformer.core.blocks import BlockConfig
 from trajformer.data.augment import AugmentConfig
 from trajformer.data.batch import SceneBatch
@@ -293,8 +294,8 @@ def batches(data: SceneDataset) -> Iterator[SceneBatch]:
         yield data[indices.tolist()]
 
 
-def main() -> None:
-    """Run one experiment."""
+def main() -> int:
+    """Run one experiment; returns 1 after an error, such as a missing split."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -313,8 +314,8 @@ def main() -> None:
     command.add_argument("--store", type=Path, required=True)
     command.add_argument("--split", default="val")
     args = parser.parse_args()
-    args.run(args)
+    return exit_status("experiments", lambda: args.run(args))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,7 +9,7 @@ from data_prep.readers.table.windows import Scenes
 
 MAX_COORDINATE_M = 1e8
 # An outlier is farther from the middle of its neighbors than noise and accelerations explain.
-OUTLIER_M = 0.3
+OUTLIER_M = 0.5
 OUTLIER_M_S2 = 10.0
 OUTLIER_RATIO = 3.0  # to the distance of the neighbors
 

@@ -28,7 +28,8 @@ from typing import Any
 
 import torch
 
-from trajformer.cli import load_command, main
+from trajformer.cli import main
+from trajformer.cli.commands import load_command
 
 RECIPE = """
 model:

@@ -5,7 +5,6 @@ their types.
 """
 
 from importlib import import_module
-from typing import Any
 
 __version__ = "0.2.0"
 _MODULES = {
@@ -22,7 +21,7 @@ _MODULES = {
 __all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'trajformer' has no attribute '{name}'")
     return getattr(import_module(f"trajformer.{_MODULES[name]}"), name)

@@ -1,8 +1,38 @@
-"""Errors that a user can act on; the command line prints each as one line."""
+"""Errors that a user can act on; the command line prints each as one line.
+
+Text from files never reaches a terminal unchanged: `one_line` and `escape` make it harmless.
+"""
+
+import pickle
+import re
+import signal
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MAX_MESSAGE = 1_000  # characters of a line
+MAX_WORD = 250  # characters; no usual path is longer
+HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # end of a terminal; Windows has none
+TERMINATION_SIGNALS = (signal.SIGTERM, HANGUP)
+# What parsers of files raise for damaged content.
+UNREADABLE = (
+    OSError, ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError,
+    SyntaxError, TypeError, ValueError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
+# Control characters but tab and line feed, line separators, changes of the direction of text,
+# lone surrogates (names of files that are not UTF-8).
+_UNPRINTABLE = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received, as at the end of a cluster job.
+    """SIGTERM or SIGHUP was received, as at the end of a cluster job or a connection.
 
     The command line ends with status 143 instead of 130.
     """
@@ -40,3 +70,45 @@ class ConfigError(TrajformerError):
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
+
+
+def escape(text: str) -> str:
+    """Text without characters that control a terminal: the escape character becomes `\\x1b`."""
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def shorten(text: str, length: int) -> str:
+    """Leave out the middle of a long text."""
+    if len(text) <= length:
+        return text
+    return f"{text[: length * 2 // 3]} ... {text[-length // 4 :]}"
+
+
+def one_line(message: object, length: int = MAX_MESSAGE) -> str:
+    """A message as one line of limited length, without characters that control a terminal."""
+    words = [shorten(word, MAX_WORD) for word in str(message).split()]
+    return shorten(escape(" ".join(words)), length)
+
+
+def write_line(line: str) -> None:
+    """Write a line to standard error, which may be missing, closed or a lost terminal."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{shorten(escape(line), MAX_MESSAGE)}\n")
+        sys.stderr.flush()
+
+
+def on_terminal() -> bool:
+    """Whether standard error is a terminal, for progress bars; it may be missing."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def reading(path: Path, content: str) -> Iterator[None]:
+    """Errors of a parser become a TrajformerError: the file is not `content`."""
+    try:
+        yield
+    except OSError as error:
+        reason = one_line(error.strerror or error)
+        raise TrajformerError(f"{path}: cannot be read: {reason}") from error
+    except UNREADABLE as error:
+        raise TrajformerError(f"{path}: not {content}: {one_line(error)}") from error

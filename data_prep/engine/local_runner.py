@@ -20,7 +20,7 @@ from typing import Any
 
 from data_prep.engine.tasks import KILLED, ShardResult, ShardResults, ShardTask
 from data_prep.engine.worker import Answer, serve
-from trajformer.errors import TrajformerError
+from trajformer.errors import TERMINATION_SIGNALS, TrajformerError
 
 POLL_S = 0.2
 WORKERS_PER_CORE = 4  # more need memory and save no time
@@ -200,13 +200,13 @@ def _start_settings() -> Iterator[None]:
     """Settings that a new process inherits.
 
     It ignores Ctrl-C, which its parent handles. It has no threads for matrix products: readers need
-    none, and they take a tenth of the start. Ctrl-C and SIGTERM wait for the end of the block: a
-    process whose parent ends while it starts it prints a traceback.
+    none, and they take a tenth of the start. Ctrl-C and termination wait for the end of the block:
+    a process whose parent ends while it starts it prints a traceback.
     """
     late_signals: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *TERMINATION_SIGNALS):
             handlers[number] = signal.signal(number, lambda n, _: late_signals.append(n))
     before = {name: os.environ.get(name) for name in _VARIABLES}
     os.environ |= _VARIABLES

@@ -2,7 +2,6 @@
 
 import io
 import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from data_prep.engine.tasks import ShardResult, ShardTask
+from trajformer.errors import on_terminal, write_line
 
 LINE_S = 30.0  # between two lines of progress in a log
 
@@ -24,7 +24,7 @@ class Progress:
         self._total = sum(len(task.inputs) for task in tasks)
         self._finished = sum(len(task.inputs) for task in kept)
         self._bytes = sum(task.path.stat().st_size for task in kept)
-        terminal = sys.stderr.isatty()
+        terminal = on_terminal()
         self._prints_lines = shown and not terminal
         self._next_line = time.monotonic() + LINE_S
         display: dict[str, Any]
@@ -56,8 +56,7 @@ class Progress:
         self._bar.update(max(new_inputs, 0))
         if self._prints_lines and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_S
-            sys.stderr.write(f"{self._bar}\n")
-            sys.stderr.flush()
+            write_line(str(self._bar))
 
     def finish_shard(self, task: ShardTask, result: ShardResult) -> None:
         """Count a shard that has been written."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_prep.readers.raw_file import one_line, read_file
-from trajformer.errors import SceneError
+from trajformer.errors import UNREADABLE, SceneError
 from trajformer.scenes.files import SIZE_SCALE
 
 OPCODE_BYTES = 150  # memory of a value, with its entries in a container and in the memo
@@ -26,16 +26,6 @@ SET_BYTES = 250
 MAX_KEY_BITS = 64  # longer integers can be chosen to have equal hashes, which makes dicts slow
 MAX_DIMENSIONS = 4
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|U[1-9]\d{0,3}")
-_ERRORS = (
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    OSError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
 
 
 def load_plain_pickle(path: Path, max_bytes: int, max_unpacked: int) -> Any:
@@ -53,7 +43,7 @@ def load_plain_pickle(path: Path, max_bytes: int, max_unpacked: int) -> Any:
         budget = _Budget(int(max_unpacked * SIZE_SCALE.get()))
         _check_opcodes(data, budget)
         return _PlainUnpickler(data, budget).load()
-    except _ERRORS as error:
+    except UNREADABLE as error:
         reason = "damaged" if isinstance(error, LookupError) else one_line(error)
         raise SceneError(f"{path}: not a pickle of plain values and arrays: {reason}") from error
 

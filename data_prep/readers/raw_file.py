@@ -13,6 +13,7 @@ from typing import BinaryIO, TypeVar, TypeVarTuple
 from data_prep.dropped import Dropped, add_dropped, collect_dropped
 from data_prep.reader import Input
 from trajformer.errors import SceneError
+from trajformer.errors import one_line as message_line
 from trajformer.scenes.files import SIZE_SCALE, open_file, read_file
 
 __all__ = [
@@ -162,9 +163,4 @@ def one_line(error: BaseException) -> str:
 
 def printable(text: str) -> str:
     """Text that may quote the content of a file, as one printable line of limited length."""
-    text = " ".join(text.split())
-    if not text.isprintable():
-        text = repr(text)[1:-1]
-    if len(text) > MAX_MESSAGE:
-        text = f"{text[:MAX_MESSAGE]} ..."
-    return text
+    return message_line(text, MAX_MESSAGE)

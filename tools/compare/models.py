@@ -43,8 +43,8 @@ from compare.eth_ucy import protocol_table
 from compare.trainings import Row, Training, fields_of, folder_of, plan, read_table, train_all
 from measure import environment, origin, write_json
 
-from trajformer.cli import RERUN, exit_status
 from trajformer.cli.files import bars, check_outputs
+from trajformer.cli.status import RERUN, exit_status
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trajformer.cli import exit_status
+from trajformer.cli.status import exit_status
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import lock_folder
 from trajformer.scenes.manifest import write_manifest

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from trajformer.cli import run_command
+from trajformer.cli.commands import run_command
 from trajformer.cli.evaluate import print_table
 from trajformer.cli.files import keep_arguments
 from trajformer.cli.parsing import Parser, new_parser

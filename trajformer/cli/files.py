@@ -7,12 +7,11 @@ import errno
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, on_terminal, one_line
 from trajformer.scenes.files import require_file_or_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -42,11 +41,11 @@ SUFFIXES = {f".{kind.rpartition('.')[2]}" for kind in (*KINDS, "jpg", "jpeg", "p
 
 def bars() -> bool:
     """True if progress bars are shown: on a terminal, not in a log file."""
-    return sys.stderr.isatty()
+    return on_terminal()
 
 
 def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Input and reason in one line.
+    """Input and reason in one line, which may contain text of a file.
 
     Inputs with the same cause share a line: reasons that differ in the input's name and in numbers
     only, such as those of the scenes of a broken map, or of the windows of a table in degrees.
@@ -64,7 +63,7 @@ def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
         others = ""
         if len(entries) > 1:
             others = f" and {len(entries) - 1:,} more"
-        yield f"{name}{others}: {reason}"
+        yield one_line(f"{name}{others}: {reason}")
 
 
 def skipped_note(scenes: SceneStore) -> str:

@@ -1,7 +1,6 @@
 """Command-line parser with one-line error messages, and options that several commands have."""
 
 import re
-import sys
 import textwrap
 from argparse import SUPPRESS, ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from jsonargparse.typing import restricted_number_type
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, one_line, write_line
 from trajformer.recipes.yaml_text import parse_yaml
 
 Accelerator = Literal["auto", "cpu", "gpu"]
@@ -102,7 +101,7 @@ class Parser(ArgumentParser):
         line = " ".join(str(message).split())
         for pattern, replacement in ERROR_REWRITES:
             line = re.sub(pattern, replacement, line)
-        sys.stderr.write(f"{self.prog}: {line} ({self.hint()})\n")
+        write_line(f"{self.prog}: {one_line(line)} ({self.hint()})")
         raise SystemExit(2)
 
     def hint(self) -> str:

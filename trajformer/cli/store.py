@@ -1,7 +1,7 @@
 """`trajformer store`: print, check, merge and resample stores, and export a scene."""
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, dropped_lines, skipped_lines
 from trajformer.cli.parsing import Parser, add_overwrite, add_variant, new_overview, new_parser
-from trajformer.errors import StoreError
+from trajformer.errors import StoreError, one_line, shorten
 from trajformer.scenes.manifest import (
     MANIFEST,
     shard_sizes,
@@ -25,6 +25,7 @@ from trajformer.scenes.shard import SCHEMA_VERSION
 from trajformer.scenes.spec import CLOCK, DataSpec
 from trajformer.scenes.store import SceneStore, store_splits
 
+MAX_NAME = 100  # characters of a printed name
 VARIANTS = {
     "info": (
         "Print counts and sizes. Also prints the source of the scenes, the skipped scenes, and "
@@ -157,8 +158,8 @@ def _print_split(store: Path, split: str) -> None:
     files = "1 shard" if len(shards) == 1 else f"{len(shards)} shards"
     print(f"  {split}: {len(sizes)} scenes, {num_bytes / 1e6:.1f} MB{average}, {files}")
 
-    sources = ", ".join(sorted({shard.info.source for shard in shards}))
-    versions = ", ".join(sorted({shard.info.software for shard in shards}))
+    sources = _joined(shard.info.source for shard in shards)
+    versions = _joined(shard.info.software for shard in shards)
     lengths = "" if scenes.unit == METRES else f", lengths in {scenes.unit}"
     print(f"    from {sources}, prepared by version {versions}{lengths}")
 
@@ -173,6 +174,11 @@ def _print_split(store: Path, split: str) -> None:
         print(f"    warning {line}")
     for line in dropped_lines(summarize_dropped(shard.info for shard in shards)):
         print(f"    dropped {line}")
+
+
+def _joined(names: Iterable[str]) -> str:
+    """Different names of files, which may be damaged, with commas."""
+    return ", ".join(shorten(name, MAX_NAME) for name in sorted(set(names)))
 
 
 def _print_typical_scene(first: Scene, sizes: np.ndarray) -> None:
@@ -223,8 +229,8 @@ def _row(scene: Scene, num_bytes: int) -> dict[str, object]:
     roles = np.bincount(scene.agent_role, minlength=len(AgentRole))
     has_future = scene.num_steps > scene.num_history
     return {
-        "scene": scene.scene_id,
-        "city": scene.city or "-",
+        "scene": shorten(scene.scene_id, MAX_NAME),
+        "city": shorten(scene.city, MAX_NAME) or "-",
         "agents": scene.num_agents,
         "focal": roles[AgentRole.FOCAL],
         "scored": roles[AgentRole.SCORED],
@@ -258,7 +264,7 @@ def verify(args: Namespace) -> None:
     _splits(args.store)
     problems = verify_store(args.store, _bar("verify"))
     for problem in problems:
-        print(problem)
+        print(one_line(problem))
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems, the first"
         raise StoreError(f"{args.store}: {count}: {problems[0]}")

@@ -4,7 +4,6 @@ No code is executed, every tensor is checked, and every tensor must be used.
 """
 
 import argparse
-import pickle
 import re
 import warnings
 import zipfile
@@ -16,13 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.errors import UNREADABLE, CheckpointError, TrajformerError
 
-_UNREADABLE = (
-    pickle.UnpicklingError, zipfile.BadZipFile, EOFError, AssertionError, RuntimeError,
-    ArithmeticError, LookupError, OSError, TypeError, ValueError, AttributeError, ImportError,
-    MemoryError,
-)  # fmt: skip
 # Keys under which training scripts save the weights.
 _WRAPPERS = ("model", "state_dict", "model_dict")
 # Our names of layers and the names in PyTorch's `nn.Transformer`, see `StateDictReader.take_model`.
@@ -246,7 +240,7 @@ def _read_torch(path: Path) -> Any:
         safe = torch.serialization.safe_globals([argparse.Namespace])
         with safe, warnings.catch_warnings(action="ignore"):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
+    except (*UNREADABLE, ImportError, MemoryError) as error:
         raise CheckpointError(f"{path}: not readable (damaged, or not plain tensors)") from error
 
 
@@ -256,6 +250,6 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
     try:
         return load_file(path)
-    except (SafetensorError, *_UNREADABLE) as error:
+    except (SafetensorError, *UNREADABLE) as error:
         problem = " ".join(str(error).split())[:120]
         raise CheckpointError(f"{path}: not a readable safetensors file ({problem})") from error

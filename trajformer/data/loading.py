@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trajformer.data.batch import SceneBatch, stack
 from trajformer.data.sample import BatchConfig, Sample, branched, samples
-from trajformer.errors import TrajformerError
+from trajformer.errors import HANGUP, TrajformerError
 from trajformer.scenes.store import SceneStore
 
 # padded axes of a batch, with their masks
@@ -306,8 +306,9 @@ def make_loader(
 
 
 def _start_worker(number: int) -> None:
-    """Ignore Ctrl-C in a worker.
+    """Ignore Ctrl-C, and the end of the terminal, in a worker.
 
     The training process handles it and still needs the batches of its present step.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for stop_signal in (signal.SIGINT, HANGUP):
+        signal.signal(stop_signal, signal.SIG_IGN)

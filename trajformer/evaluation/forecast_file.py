@@ -11,6 +11,7 @@ mode k of all tracks is one joint future (`--joint`). `write_forecasts` warns ab
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,8 @@ def write_forecasts(
     schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(scenes.to_plain())})
     with (
         atomically(Path(path)) as temporary,
-        pq.ParquetWriter(str(temporary), schema, compression="snappy") as writer,
+        pa.OSFile(os.fsencode(temporary), "wb") as file,
+        pq.ParquetWriter(file, schema, compression="snappy") as writer,
     ):
         while True:
             group = [check_forecast(one) for one in itertools.islice(source, TRACKS_PER_GROUP)]
@@ -213,9 +215,10 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
 def _read(path: Path) -> dict[str, list[TrackForecast]]:
     probabilities: dict[tuple[str, str], list[float]] = {}
     positions: dict[tuple[str, str], list[np.ndarray]] = {}
-    _check_columns(pq.read_schema(path))
+    file_of_any_name = pa.OSFile(os.fsencode(path))
+    _check_columns(pq.read_schema(file_of_any_name))
     # Text as a dictionary: a repeated long id does not expand.
-    with pq.ParquetFile(path, read_dictionary=list(_TEXT)) as file:
+    with pq.ParquetFile(file_of_any_name, read_dictionary=list(_TEXT)) as file:
         check_parquet(path, file.metadata, ROW_BYTES, VALUE_BYTES)
         for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=list(COLUMNS)):
             for scene_id, track_id, probability, position in _rows(batch):
@@ -243,7 +246,7 @@ def read_spec(path: Path) -> DataSpec:
 
     They are unknown if another program wrote the file.
     """
-    metadata = pq.read_schema(path).metadata or {}
+    metadata = pq.read_schema(pa.OSFile(os.fsencode(path))).metadata or {}
     try:
         return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))
     except (ValueError, TrajformerError) as error:

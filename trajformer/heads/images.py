@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trajformer.config import Config
-from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.errors import UNREADABLE, CheckpointError, TrajformerError, one_line
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.resume import list_changes
@@ -27,17 +27,7 @@ PHOTO_PIXELS = 4_000_000  # of images that models resize
 Normalization = Literal["half", "imagenet"]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# Errors of Pillow for damaged files.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    Image.DecompressionBombError,
-)
+_TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning, MemoryError)
 
 
 def read_image(path: Path | str, *, gray: bool = False) -> Tensor:
@@ -69,10 +59,9 @@ def read_photo(
                 size = (file.height, file.width)
                 factor = math.ceil(math.sqrt(file.width * file.height / (max_pixels or 1)))
                 return _to_tensor(file, gray, factor), size
-    except (*_UNREADABLE, Image.DecompressionBombWarning, MemoryError) as error:
-        message = str(getattr(error, "strerror", None) or error)
-        one_line = " ".join(message.split()).replace(str(path), "file")
-        reason = one_line[:200] or type(error).__name__
+    except (*UNREADABLE, *_TOO_LARGE) as error:
+        message = str(getattr(error, "strerror", None) or error).replace(str(path), "file")
+        reason = one_line(message, 200) or type(error).__name__
         raise TrajformerError(f"{path}: not a readable image ({reason})") from error
 
 

@@ -24,6 +24,7 @@ from trajformer.plotting.scene import save_figure
 
 # The palette of Okabe and Ito. Dashes distinguish the classes without color.
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MIN_ASPECT, MAX_ASPECT = 0.2, 4.0  # of a drawn image
 DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
     "-",
     (0, (5, 1.5)),
@@ -31,6 +32,7 @@ DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
 )
 
 
+@style.fixed_style
 def save_cross_attention(path: Path, model: Translator, source: str, target: str) -> None:
     """Write the attention of target tokens to source tokens as PNG.
 
@@ -44,6 +46,7 @@ def save_cross_attention(path: Path, model: Translator, source: str, target: str
     save_figure(figure, path)
 
 
+@style.fixed_style
 def save_classification(
     path: Path, title: str, image: Tensor, rollout: Tensor, names: list[str], p: np.ndarray
 ) -> None:
@@ -67,6 +70,7 @@ def save_classification(
     save_figure(figure, path)
 
 
+@style.fixed_style
 def save_detections(
     path: Path,
     example: Example,
@@ -95,7 +99,9 @@ def save_detections(
         text.append(f"{names[label]} {score:.2f}")
 
     columns = 0 if maps is None else len(maps[0])
-    size = (4.4 + 2.2 * columns, 4.4 * height / width + 0.3)
+    # Thin images are drawn smaller: matplotlib limits the number of pixels.
+    aspect = min(max(height / width, MIN_ASPECT), MAX_ASPECT)
+    size = (4.4 + 2.2 * columns, 4.4 * aspect + 0.3)
     figure = Figure(figsize=size, layout="constrained")
     rows = 2 if columns else 1
     grid = figure.add_gridspec(rows, columns + 1, width_ratios=[2.0, *[1.0] * columns])

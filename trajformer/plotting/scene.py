@@ -55,6 +55,7 @@ _MAX_ID = 20  # characters; longer scene ids are shortened
 ByScene = Mapping[str, Sequence[TrackForecast]]
 
 
+@style.fixed_style
 def plot_scene(
     scene: Scene,
     forecasts: Iterable[TrackForecast] | Forecast = (),
@@ -105,6 +106,7 @@ def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
+@style.fixed_style
 def draw_scene(
     ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False
 ) -> Axes:
@@ -265,6 +267,7 @@ def file_name(scene_id: str) -> str:
     return f"{safe or 'scene'}-{digest}"
 
 
+@style.fixed_style
 def save_scene_plots(
     store: SceneStore,
     indices: Sequence[int],
@@ -297,6 +300,7 @@ def save_scene_plots(
     return paths
 
 
+@style.fixed_style
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG, and clear it; equal figures give equal bytes.
 

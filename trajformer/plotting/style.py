@@ -6,7 +6,12 @@ readable.
 
 from dataclasses import dataclass
 
+import matplotlib.style
+
 from trajformer.scenes.scene import METRES, PIXELS, AgentKind, PolylineKind
+
+# Decorator: settings in a file `matplotlibrc` or of the calling program do not change pictures.
+fixed_style = matplotlib.style.context("default")
 
 FOCAL = "#C04E00"
 FOCAL_DARK = "#8F3A00"

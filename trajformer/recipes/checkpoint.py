@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import trajformer
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import CheckpointError, TrajformerError
+from trajformer.errors import UNREADABLE, CheckpointError, TrajformerError, one_line
 from trajformer.models.constant_velocity import (
     ConstantVelocityConfig,
     SampledConstantVelocityConfig,
@@ -31,15 +31,7 @@ UNTRAINED: dict[str, Any] = {
     "constant_velocity": ConstantVelocityConfig(modes=6),
     "constant_velocity_sampled": SampledConstantVelocityConfig(),
 }
-_MISFIT = (
-    TrajformerError,
-    RuntimeError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)
+_MISFIT = (TrajformerError, *UNREADABLE)
 
 
 def describe(config: Any, trained_on: DataSpec = DataSpec()) -> dict[str, Any]:
@@ -150,7 +142,7 @@ def _is_expanded(tensor: Tensor) -> bool:
 
 
 def _misfit(path: Path | str, reason: object) -> CheckpointError:
-    text = " ".join(str(reason).split())[:300]
+    text = one_line(reason, 300)
     return CheckpointError(f"{path}: recipe and weights do not fit this software: {text}")
 
 

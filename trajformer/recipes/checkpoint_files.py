@@ -6,7 +6,6 @@ weights only, with the recipe in its header.
 
 import io
 import json
-import pickle
 import warnings
 import zipfile
 import zlib
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 import trajformer
-from trajformer.errors import CheckpointError
+from trajformer.errors import UNREADABLE, CheckpointError
 from trajformer.recipes.names import PRETRAINED, checkpoint_file, pretrained_names
 from trajformer.scenes.files import atomically
 
@@ -28,19 +27,6 @@ SAFETENSORS = ".safetensors"
 
 # CRC-32 of the whole .safetensors file with zeros in this place of the header.
 _CHECKSUM = '\\"checksum\\": \\"{:08x}\\"'
-_UNREADABLE = (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    EOFError,
-    OSError,
-    AssertionError,
-    RuntimeError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -53,7 +39,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {_missing_file(path, file)}")
     try:
         content = _read_safetensors(file) if file.suffix == SAFETENSORS else _read_torch(file)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = "not a readable checkpoint (damaged, or not plain tensors)"
         raise CheckpointError(f"{path}: {reason}") from error
 

@@ -231,6 +231,9 @@ def _check_types(path: Path, manifest: Manifest) -> None:
         _check_entry(path, split, entry, _SPLIT_TYPES)
         for number, shard in enumerate(entry["shards"]):
             _check_entry(path, f"{split}: shards[{number}]", shard, _SHARD_TYPES)
+            for name in (split, shard["name"]):
+                if Path(name).parts != (name,) or name == "..":  # would be read elsewhere
+                    raise StoreError(f"{path}: {name}: not the name of a file in the store")
         for number, skipped in enumerate(entry["skipped"]):
             _check_entry(path, f"{split}: skipped[{number}]", skipped, _SKIPPED_TYPES)
         for name in _OPTIONAL_TYPES.keys() & entry.keys():

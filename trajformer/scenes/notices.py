@@ -1,9 +1,10 @@
 """A line on standard error for a step that takes long."""
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from trajformer.errors import write_line
 
 NOTICE_S = 3.0  # without output, a user waits for this time at most
 
@@ -14,7 +15,7 @@ def notice(text: str) -> Iterator[None]:
 
     So a quick error is the only line of its command.
     """
-    timer = threading.Timer(NOTICE_S, sys.stderr.write, [f"{text}\n"])
+    timer = threading.Timer(NOTICE_S, write_line, [text])
     timer.daemon = True
     timer.start()
     try:

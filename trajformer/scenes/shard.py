@@ -201,7 +201,7 @@ def _open_shard(path: Path) -> Iterator[pa.ipc.RecordBatchFileReader]:
     Its buffers stay mapped after the context, without a file descriptor.
     """
     try:
-        with pa.memory_map(str(path), "r") as file:
+        with pa.memory_map(os.fsencode(path), "r") as file:
             yield pa.ipc.open_file(file)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = "not a readable shard (truncated or damaged)"

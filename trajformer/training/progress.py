@@ -1,12 +1,13 @@
 """Progress of a training on standard error: bars on a terminal, lines elsewhere."""
 
-import sys
 import time
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from trajformer.errors import write_line
 
 LINE_S = 60.0  # between lines
 FIRST_LINE_S = 5.0  # until the first line, with the first estimate of the remaining time
@@ -133,4 +134,4 @@ class Lines(L.Callback):
         values = trainer.callback_metrics
         metrics = [f"{name} {float(values[name]):.3f}" for name in names if name in values]
         line = "  ".join([position_text(trainer, module), times, *metrics])
-        sys.stderr.write(f"{line}\n")
+        write_line(line)

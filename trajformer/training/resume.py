@@ -6,9 +6,9 @@
 import io
 import os
 import signal
-import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,9 +17,11 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
+from trajformer.errors import TERMINATION_SIGNALS, write_line
+from trajformer.recipes.resume import damaged_state, first_difference
 from trajformer.scenes.files import atomically
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, *TERMINATION_SIGNALS)
 _STANDARD_ERROR = 2
 _STOPPING = b"stopping after this step; Ctrl-C again stops at once\n"
 
@@ -49,36 +51,42 @@ class CheckpointFiles(TorchCheckpointIO):
 class KeepProgress(L.Callback):
     """Saves a checkpoint between two steps within an epoch.
 
-    It does so after `minutes` (not if 0), and on Ctrl-C and SIGTERM, which end the training.
+    It does so after `minutes` (not if 0), and on Ctrl-C, SIGTERM and SIGHUP, which end the
+    training.
     """
 
     def __init__(self, path: Path, minutes: float) -> None:
         self.path = path
         self.interval_s = minutes * 60
+        self.started = True
         self.saved_time = time.monotonic()
         self.reports_signals = True
         self.saving = False  # a checkpoint within an epoch is being written
         self.stopping = False  # a signal was received
-        self.terminated = False  # it was SIGTERM
+        self.terminated = False  # it was one of TERMINATION_SIGNALS
+        self.started = False  # the state of a checkpoint has been restored
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Replace Lightning's signal handlers, which communicate at unsafe moments.
 
         Lightning restores the previous handlers when training ends.
         """
+        self.started = True
         self.saved_time = time.monotonic()
         self.reports_signals = trainer.is_global_zero
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                signal.signal(number, self._request_stop)
+                if signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores SIGHUP
+                    signal.signal(number, self._request_stop)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         if self.stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.stopping and self.reports_signals:
-            os.write(_STANDARD_ERROR, _STOPPING)  # print() is not safe here
+            with suppress(OSError):  # the terminal may have been closed
+                os.write(_STANDARD_ERROR, _STOPPING)  # print() is not safe here
         self.stopping = True
-        if number == signal.SIGTERM:
+        if number in TERMINATION_SIGNALS:
             self.terminated = True
 
     def on_train_batch_start(
@@ -118,7 +126,9 @@ class KeepProgress(L.Callback):
         """Adapt a checkpoint to a moved folder and to changed data.
 
         The best score is kept if the run was moved, and forgotten if its checkpoint is missing.
+        Raises CheckpointError: the state is not that of this run.
         """
+        self._check_state(trainer, pl_module, checkpoint)
         best: Any = trainer.checkpoint_callbacks[0]
         for state in checkpoint["callbacks"].values():
             if "best_k_models" in state:
@@ -141,6 +151,39 @@ class KeepProgress(L.Callback):
             for schedule in checkpoint["lr_schedulers"]:
                 schedule["last_epoch"] = completed_epochs * now["steps"]
 
+    def _check_state(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Compare the state with that of a new run, which has the same keys, types and shapes.
+
+        PyTorch would accept other shapes, and crash in the first step.
+        """
+        new: Any = pl_module.configure_optimizers()
+        optimizer = new["optimizer"]
+        state = optimizer.state_dict()
+        for group in optimizer.param_groups:
+            step = 0 if "muon" in group else torch.zeros(())
+            for parameter in group["params"]:
+                value = parameter.detach()
+                entry = {"exp_avg": value, "exp_avg_sq": value, "step": step}
+                if group.get("muon"):
+                    entry = {"momentum_buffer": value}
+                state["state"][len(state["state"])] = entry
+        best: Any = trainer.checkpoint_callbacks[0]
+        expected = {
+            "loops": {_LOOP: trainer.fit_loop.state_dict()},
+            "lr_schedulers": [new["lr_scheduler"]["scheduler"].state_dict()],
+            "callbacks": {best.state_key: best.state_dict()},
+            "optimizer_states": [state],
+        }
+        difference = first_difference(expected, checkpoint)
+        restarts = pl_module.config.optim.restarts  # type: ignore[union-attr]
+        # A restart forgets the state of the optimiser.
+        if not difference and not restarts and not checkpoint["optimizer_states"][0]["state"]:
+            difference = "state.optimizer_states.0.state"
+        if difference:
+            raise damaged_state(self.path, difference)
+
     def _restart_epoch(self, trainer: L.Trainer, checkpoint: dict[str, Any], reason: str) -> None:
         """Begin the epoch of a checkpoint again, because the order of its scenes has changed."""
         loop = checkpoint["loops"][_LOOP]
@@ -149,8 +192,7 @@ class KeepProgress(L.Callback):
         if epochs["current"]["started"] <= completed:
             return  # the checkpoint is at the end of an epoch
         if trainer.is_global_zero:
-            line = f"epoch {completed + 1} restarts because its order has changed: {reason}"
-            sys.stderr.write(f"{line}\n")
+            write_line(f"epoch {completed + 1} restarts because its order has changed: {reason}")
         for counts in (epochs["total"], epochs["current"]):
             counts.update(dict.fromkeys(counts, completed))
         batches = loop[_BATCHES]["current"]

@@ -4,7 +4,6 @@ import csv
 import io
 import logging
 import os
-import sys
 import warnings
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
@@ -24,10 +23,18 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.errors import Terminated, TrajformerError
+from trajformer.errors import (
+    UNREADABLE,
+    Terminated,
+    TrajformerError,
+    on_terminal,
+    one_line,
+    reading,
+    write_line,
+)
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import Recipe
-from trajformer.recipes.resume import check_resume
+from trajformer.recipes.resume import check_resume, damaged_state
 from trajformer.scenes.files import lock_folder, write_atomically
 from trajformer.scenes.notices import notice
 from trajformer.training.base import Task, TaskData, TaskModule
@@ -110,9 +117,9 @@ def train(
         except OSError as error:
             raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
         if resume and last is None and first_process:
-            sys.stderr.write(f"{out}: has no {LAST} to resume from; a new run starts\n")
+            write_line(f"{out}: has no {LAST} to resume from; a new run starts")
         if first_process and progress:
-            sys.stderr.write(f"{start_line(module, data, completed_steps)}\n")
+            write_line(start_line(module, data, completed_steps))
         fit(trainer, module, data, last)
         if first_process and not (out / BEST).exists():
             reason = "missing, and no epoch is left to replace it"
@@ -227,7 +234,7 @@ def build_trainer(
             logger=make_loggers(out, completed_steps),
             plugins=[CheckpointFiles()],
             use_distributed_sampler=False,
-            enable_progress_bar=progress and sys.stderr.isatty(),
+            enable_progress_bar=progress and on_terminal(),
             enable_model_summary=False,
             **options,
         )
@@ -254,7 +261,7 @@ def _callbacks(module: TaskModule, task: Task, out: Path, progress: bool) -> lis
     if config.early_stopping:
         patience = config.early_stopping
         callbacks.append(EarlyStopping(task.monitor, patience=patience, mode=task.mode))
-    if progress and sys.stderr.isatty():
+    if progress and on_terminal():
         callbacks.append(Bar(refresh_rate=5))
     elif progress:
         callbacks.append(Lines(task.shown))
@@ -272,10 +279,17 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
     """
     data.trainer = trainer
     data.count_steps()  # raises errors before other processes start
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    keepers = [callback for callback in callbacks if isinstance(callback, KeepProgress)]
     try:
         trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
     except MisconfigurationException as error:
         raise TrajformerError(f"{start or 'trainer'}: {error}") from error
+    except UNREADABLE as error:
+        if start is None or any(keeper.started for keeper in keepers):
+            raise
+        # before the first step, after `check_resume`: a part that only Lightning reads
+        raise damaged_state(start, one_line(error)) from error
     except SystemExit:  # Lightning's answer to Ctrl-C
         if not trainer.interrupted:
             raise
@@ -283,8 +297,6 @@ def fit(trainer: L.Trainer, module: TaskModule, data: TaskData, start: Path | No
         return
     if not trainer.is_global_zero:
         raise SystemExit(0)  # only the first process reports
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    keepers = [callback for callback in callbacks if isinstance(callback, KeepProgress)]
     if any(keeper.terminated for keeper in keepers):
         raise Terminated("continue with --resume")
     raise KeyboardInterrupt("continue with --resume")
@@ -323,9 +335,10 @@ def _read(path: Path, step: int) -> tuple[list[str], list[dict[str, str]]]:
     """The columns, and the complete rows of the steps before `step`."""
     if not path.is_file():
         return [], []
-    with path.open(newline="", encoding="utf-8") as file:
-        table = csv.DictReader(file)
+    content = "a table of metrics (move it away to resume without its rows)"
+    with reading(path, content), path.open(newline="", encoding="utf-8") as file:
+        table = csv.DictReader(file, strict=True)
         names = list(table.fieldnames or [])
         # A line that a kill cut off has missing values, or a value without a column.
         complete = [row for row in table if None not in row and None not in row.values()]
-    return names, [row for row in complete if int(row["step"]) < step]
+        return names, [row for row in complete if int(row["step"]) < step]

@@ -1,6 +1,5 @@
 """Object detection with DETR: recipe, training with the set loss, validation."""
 
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -8,7 +7,7 @@ from torch import Tensor, distributed, nn
 
 from trajformer.config import Config
 from trajformer.data.loading import EpochShuffle
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, write_line
 from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
 from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
@@ -200,7 +199,7 @@ class DetectionData(TaskData):
         val = recipe.load(val_split)
         for dataset in (train, val):
             for line in summed_up(dataset.skipped):
-                sys.stderr.write(f"{dataset.name}: {line}\n")
+                write_line(f"{dataset.name}: {line}")
         super().__init__(train, val, recipe.data, recipe.seed)
 
     def order(self) -> EpochShuffle:

@@ -23,6 +23,7 @@ from trajformer.heads.detr.data import DetectionDataset, Example, resize_example
 from trajformer.heads.images import SUFFIXES, read_image, to_bytes
 
 MAX_BYTES = 10_000_000  # size of an annotation file
+MAX_OUTSIDE = 1.0  # pixels of a box outside of its image; some tools count from 1
 _SIDES = ("bndbox/xmin", "bndbox/ymin", "bndbox/xmax", "bndbox/ymax")
 
 
@@ -161,7 +162,10 @@ class VocDataset(DetectionDataset):
         counts: Counter[str] = Counter()
         boxes: list[list[float]] = []
         labels: list[int] = []
-        for kind, box in objects:
+        num_cut = 0
+        for kind, given in objects:
+            box = np.clip(given, 0.0, [width, height, width, height]).tolist()
+            num_cut += bool(np.abs(np.subtract(box, given)).max() > MAX_OUTSIDE)
             left, top, right, bottom = box
             if left >= right or top >= bottom:
                 continue
@@ -169,6 +173,8 @@ class VocDataset(DetectionDataset):
             if kind in self.labels:
                 boxes.append(box)
                 labels.append(self.labels.index(kind))
+        if num_cut:
+            self.skipped.append(f"{name}: {num_cut} boxes reach out of their image and are cut")
         without_area = len(objects) - counts.total()
         if without_area:
             self.skipped.append(f"{name}: {without_area} boxes without area left out")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trajformer.config import Config
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, reading
 from trajformer.heads.translation.tokenizer import END, PAD, START, pad_tokens
 from trajformer.scenes.files import read_gzip
 
@@ -60,13 +60,9 @@ def read_lines(path: Path) -> list[str]:
     """
     if path.exists() and not path.is_file():  # reading a pipe or a device may never end
         raise TrajformerError(f"{path}: cannot be read: not a file")
-    try:
+    with reading(path, "UTF-8 text"):
         data = read_gzip(path) if path.suffix == ".gz" else path.read_bytes()
         text = data.decode("utf-8")
-    except OSError as error:
-        raise TrajformerError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (EOFError, UnicodeDecodeError, ValueError) as error:
-        raise TrajformerError(f"{path}: not UTF-8 text: {error}") from error
     return split_lines(text)
 
 

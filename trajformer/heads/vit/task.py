@@ -1,6 +1,5 @@
 """Image classification with a Vision Transformer: recipe, training, accuracy."""
 
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, write_line
 from trajformer.heads.images import (
     ClassRecipe,
     ImageAugmentConfig,
@@ -127,7 +126,7 @@ class ClassificationRecipe(Recipe, ClassRecipe, limits={"smoothing": (0.0, 0.999
                 except TrajformerError as error:
                     skipped.append(f"skipped {error}")
         for line in summed_up(skipped):
-            sys.stderr.write(f"{line}\n")
+            write_line(line)
         name = f"{root}: {split}"
         if len(labels) != self.model.classes:
             raise TrajformerError(

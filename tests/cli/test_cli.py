@@ -116,7 +116,14 @@ def test_metrics_of_evaluate_equal_metrics_of_the_forecast_file(
     expected = score(work / "raw" / "train", out)
     metrics = json.loads(json_file.read_text())
     rows = pd.read_csv(csv_file)
-    assert set(metrics) == {"num_agents", "minFDE", *NAMES, *plausibility.NAMES, "protocol"}
+    assert set(metrics) == {
+        "num_agents",
+        "minFDE",
+        *NAMES,
+        *plausibility.NAMES,
+        "protocol",
+        "num_skipped",
+    }
     protocol = metrics["protocol"]
     assert (protocol["horizon_s"], protocol["horizon_steps"], protocol["unit"]) == (6.0, 60, "m")
     assert protocol["complete_futures"] == (rows.future_steps == 60).sum()

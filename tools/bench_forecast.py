@@ -90,7 +90,7 @@ def enlarged(observation: Observation, agents: int, lanes: int) -> Observation:
     counts = {observation.agent_mask.shape[1]: agents, observation.polyline_mask.shape[1]: lanes}
     copies = {}
     for name, value in vars(observation).items():
-        if isinstance(value, Tensor) and value.ndim >= 2:
+        if isinstance(value, Tensor) and value.ndim >= 2 and name != "frame_pose":
             size = value.shape[1]
             copies[name] = value[:, torch.arange(counts.get(size, agents)) % size]
     copied = replace(observation, **copies)

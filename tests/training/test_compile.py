@@ -46,7 +46,7 @@ def _reset() -> Iterator[None]:
 def scenes(future: int) -> SceneBatch:
     """Two small scenes; an agent of the first one is lost."""
     first = hide(make_scene(5, 6, future), 4, slice(3, 6))
-    second = make_scene(3, 6, future, num_scored=1, seed=1)
+    second = make_scene(4, 6, future, seed=1)
     return collate([first, second], BATCH)
 
 

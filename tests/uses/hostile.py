@@ -1,10 +1,15 @@
-"""Files with the names of Python modules, copied shards, and variables of a launcher."""
+"""Modules next to data, copied shards, variables of a launcher, files that unpack to gigabytes."""
 
 import os
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
 from support.uses import Case
 
 CONSTANT = "--model constant_velocity --store store"
@@ -93,4 +98,98 @@ CASES = [
     refuses_variable("LOCAL_RANK", "1"),
     refuses_variable("SLURM_PROCID", "3"),
     refuses_variable("LOCAL_RANK", "0", "--trainer.devices", "2"),
+]
+
+
+# ---- files that unpack to much more than their size --------------------------------------------
+
+
+def packed_forecasts() -> None:
+    """A row with 50 million zeros."""
+    values = pa.ListArray.from_arrays(
+        pa.array([0, 50_000_000], pa.int32()), pa.array(np.zeros(50_000_000))
+    )
+    columns = {"scenario_id": ["s"], "track_id": ["t"], "probability": [1.0]}
+    columns |= {f"predicted_trajectory_{axis}": values for axis in "xy"}
+    pq.write_table(pa.table(columns), "packed.parquet", compression="zstd")
+
+
+def many_modes() -> None:
+    rows = pq.read_table("forecasts.parquet").take([0] * 2000)
+    probability = pa.array(np.full(2000, 1 / 2000))
+    pq.write_table(rows.set_column(2, "probability", probability), "modes.parquet")
+
+
+def packed_checkpoint() -> None:
+    """A compressed entry that no tensor needs."""
+    shutil.copy("run/best.ckpt", "packed.ckpt")
+    with zipfile.ZipFile("packed.ckpt", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data/9999", bytes(1 << 26))
+
+
+def expanded_weights() -> None:
+    """A tensor of 12 GB with one stored number."""
+    content = torch.load("run/best.ckpt", weights_only=True)
+    content["state_dict"]["model.more"] = torch.zeros(1).expand(3_000_000_000)
+    torch.save(content, "expanded.ckpt")
+
+
+def packed_table() -> None:
+    """The same row again and again."""
+    Path("tables/val").mkdir(parents=True)
+    count = 10_000_000
+    zeros = pa.array(np.zeros(count))
+    ids = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), ["a"])
+    columns = {"track_id": ids, "step": zeros, "x": zeros, "y": zeros}
+    pq.write_table(pa.table(columns), "tables/val/a.parquet", compression="zstd")
+
+
+CASES += [
+    Case(
+        "plot packed forecasts",
+        "plot store --forecasts packed.parquet --out p",
+        "packed.parquet: .*unpacks to more than 268 MB",
+        packed_forecasts,
+    ),
+    Case(
+        "plot 2,000 modes",
+        "plot store --forecasts modes.parquet --out p",
+        "modes.parquet: track .* 2000 modes, expected at most 1000",
+        many_modes,
+    ),
+    Case(
+        "score a packed checkpoint",
+        "evaluate --checkpoint packed.ckpt --store store",
+        "packed.ckpt: compressed",
+        packed_checkpoint,
+    ),
+    Case(
+        "score expanded weights",
+        "evaluate --checkpoint expanded.ckpt --store store",
+        "expanded.ckpt: recipe and weights do not fit .*'more'",
+        expanded_weights,
+    ),
+    Case(
+        "prepare a packed table",
+        "preprocess table tables s --workers 1",
+        "tables: .*a.parquet: .*unpacks to more than 268 MB",
+        packed_table,
+    ),
+    Case(
+        "train with 10,000 threads",
+        "train --config recipe.yaml --out fresh --trainer.threads 10000",
+        "trainer.threads: 10000, expected 1 to 1024",
+    ),
+    Case(
+        "simulate with 10,000 processes",
+        "synthesize r --scenes 2 --workers 10000",
+        "workers: .*10000",
+        status=2,
+    ),
+    Case(
+        "translate with a million hypotheses",
+        "translate --checkpoint run/best.ckpt notes.txt --beam 1000000",
+        "beam: .*1000000",
+        status=2,
+    ),
 ]

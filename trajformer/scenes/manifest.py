@@ -317,13 +317,13 @@ def count_skipped(root: Path, split: str) -> int:
 
 def _refuse_difference(folder: Path, sizes: dict[str, int], listed: dict[str, int]) -> None:
     """Raise StoreError: there are other shards than in the manifest."""
-    for name in sorted(sizes.keys() | listed.keys()):
+    for name in sizes and sorted(sizes.keys() | listed.keys()):  # no shard is no split
         path = folder / name
         if name not in listed:
             raise StoreError(f"{path}: {NOT_LISTED}; remove it, or run `trajformer preprocess`")
-        if sizes and name not in sizes:
+        if name not in sizes:
             raise StoreError(f"{path}: {MISSING}; run `trajformer preprocess` again")
-        if sizes and sizes[name] != listed[name]:
+        if sizes[name] != listed[name]:
             read_shard_info(path)  # damage is a better reason
             raise StoreError(f"{path}: {sizes[name]} bytes, {listed[name]} in the manifest")
 

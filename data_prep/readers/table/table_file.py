@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, is_text, stripped_groups
@@ -20,6 +21,7 @@ from data_prep.readers.table.dates import (
     seconds_of_dates,
     seconds_of_words,
 )
+from trajformer.config import MAX_TEXT
 from trajformer.errors import SceneError
 from trajformer.scenes.files import check_parquet
 
@@ -115,7 +117,13 @@ def _read_parquet(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Ta
     # Text as a dictionary: a repeated long word does not expand.
     with pq.ParquetFile(file, read_dictionary=text) as table:
         check_parquet(path, table.metadata)
-        return table.read(names, use_threads=False)
+        rows = table.read(names, use_threads=False)
+    for name in text:
+        for chunk in rows.column(name).chunks:
+            length = pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0
+            if length > MAX_TEXT:
+                raise SceneError(f"{path}: {name}: a word of {length} bytes")
+    return rows
 
 
 def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> list[str]:

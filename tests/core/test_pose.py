@@ -9,8 +9,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
+from trajformer.core.multihead import recorded_weights
 from trajformer.core.pose import Frames, Memory, PoseAttention, PoseAttentionConfig, PoseKeys
-from trajformer.errors import ConfigError
+from trajformer.errors import ConfigError, TrajformerWarning
 
 WIDTH, HEADS = 32, 4
 
@@ -45,6 +46,36 @@ class Layer(nn.Module):
     def forward(self, tokens: Tensor, pose: Tensor, mask: Tensor | None = None) -> Tensor:
         frames = Frames.of(pose)
         return self.attention(tokens, frames, self.keys(tokens, frames), mask)
+
+
+def test_recorded_weights_are_those_of_the_output_and_invariant() -> None:
+    layer = Layer().double()
+    tokens, pose = tokens_and_poses()
+    mask = torch.rand(2, 40, 40, generator=torch.Generator().manual_seed(2)) < 0.5
+    expected = layer(tokens, pose, mask)
+    with recorded_weights(layer) as record:
+        assert torch.equal(layer(tokens, pose, mask), expected)
+        layer(tokens, moved(pose, 70.0, -30.0, 2.0), mask)
+    assert list(record) == ["attention"]
+    weights, weights_of_moved = record["attention"]
+    assert weights.shape == (2, HEADS, 40, 40)
+    assert not weights.requires_grad
+    assert not weights.masked_select(~mask[:, None]).any()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, 40, dtype=torch.float64))
+    torch.testing.assert_close(weights, weights_of_moved, atol=1e-9, rtol=1e-6)
+    layer(tokens, pose)
+    assert len(record["attention"]) == 2
+
+
+def test_weights_in_cells_give_a_warning() -> None:
+    layer = Layer()
+    tokens, pose = tokens_and_poses(513, torch.float32)
+    with (
+        pytest.warns(TrajformerWarning, match=r"more than 512 tokens \(513\) are not recorded"),
+        recorded_weights(layer) as record,
+    ):
+        layer(tokens, pose)
+    assert record == {}
 
 
 def pairwise(layer: Layer, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor:

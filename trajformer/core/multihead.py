@@ -13,7 +13,17 @@ from trajformer.core.caches import KVCache
 from trajformer.errors import TrajformerWarning
 
 
-class MultiHeadAttention(nn.Module):
+class RecordedLayer(nn.Module):
+    """An attention layer whose weights `recorded_weights` can record.
+
+    Attributes:
+        recorded: receives the weights of each call inside the context, otherwise None.
+    """
+
+    recorded: Callable[[Tensor], None] | None = None
+
+
+class MultiHeadAttention(RecordedLayer):
     """Multi-head attention with free key and value widths (Vaswani et al. 2017, section 3.2.2).
 
     Args:
@@ -48,8 +58,6 @@ class MultiHeadAttention(nn.Module):
         d_v = d_v or d_k
         self.heads = heads
         self.dropout = dropout
-        # Receives the weights of each call, see `recorded_weights`.
-        self.recorded: Callable[[Tensor], None] | None = None
         self.query = nn.Linear(width, heads * d_k, bias=bias)
         self.key = nn.Linear(width, heads * d_k, bias=bias)
         self.value = nn.Linear(width, heads * d_v, bias=bias)
@@ -214,11 +222,12 @@ class SeparateAttention(MultiHeadAttention):
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the weights of all `MultiHeadAttention` layers in `model` inside the context.
+    """Record the weights of all `MultiHeadAttention` and `PoseAttention` layers in the context.
 
     Outputs do not change. Yields the weights [..., heads, L, S] of each call without dropout,
-    detached, by the name of the `MultiHeadAttention` in `model`; [..., K, heads, L, S] for K sets
-    of queries. Warns if the model has no such layer: `PoseAttention` does not record its weights.
+    detached, by the name of the layer in `model`; [..., K, heads, L, S] for K sets of queries.
+    Warns if the model has no such layer. `PoseAttention` in cells, above 512 tokens, gives a
+    warning instead of its weights.
     """
     record: dict[str, list[Tensor]] = {}
 
@@ -230,11 +239,11 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
     layers = []
     for name, module in model.named_modules():
-        if isinstance(module, MultiHeadAttention):
+        if isinstance(module, RecordedLayer):
             module.recorded = recorder(name)
             layers.append(module)
     if not layers:
-        reason = "has no MultiHeadAttention; the weights of other layers are not recorded"
+        reason = "has no MultiHeadAttention or PoseAttention; other layers are not recorded"
         warnings.warn(f"{type(model).__name__} {reason}", TrajformerWarning, stacklevel=3)
     try:
         yield record

@@ -27,6 +27,7 @@ precision.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -35,9 +36,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.config import Config
-from trajformer.core.attention import attend
+from trajformer.core.attention import attend, attention_weights
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
-from trajformer.errors import ConfigError
+from trajformer.core.multihead import RecordedLayer
+from trajformer.errors import ConfigError, TrajformerWarning
 
 MULTIPLES = 2  # of the relative heading
 MAX_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
@@ -252,7 +254,7 @@ class PoseKeys(nn.Module):
         return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)
 
 
-class PoseAttention(nn.Module):
+class PoseAttention(RecordedLayer):
     """Multi-head attention of tokens with poses to a memory; see the text of the module.
 
     Arguments as for `PoseKeys`.
@@ -304,12 +306,28 @@ class PoseAttention(nn.Module):
         gamma = unit * F.softplus(_precise(self.sharpness))[:, None]  # [heads, 1]
         gain = torch.where(self.is_point, gamma, unit * c.side**-0.5)
         query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
+        query = _heads_first(query, c)
         with torch.autocast(query.device.type, enabled=False):
-            mean, has_keys = _attend(_heads_first(query, c), frames.position, memory, mask)
+            mean, has_keys = _attend(query, frames.position, memory, mask)
+            if self.recorded is not None:
+                self._record(query, memory, mask)
         mean = mean.transpose(-3, -2)[..., : c.values + 2 * c.points]  # without padding
         content, x, y = mean.split_with_sizes([c.values, c.points, c.points], -1)
         points = _to_query_frame(x, y, frames, c, has_keys)
         return self.out(torch.cat([content, *points], -1).flatten(-2))
+
+    def _record(self, query: Tensor, memory: Memory, mask: Tensor | None) -> None:
+        """Give the weights [..., heads, L, S] of all tokens to `recorded`, see `_attend`."""
+        assert self.recorded is not None
+        num_keys = memory.key.shape[-2]
+        if num_keys > MAX_TOKENS and query.ndim == 4:
+            reason = f"with more than {MAX_TOKENS} tokens ({num_keys}) are not recorded"
+            warnings.warn(f"weights of PoseAttention {reason}", TrajformerWarning, stacklevel=3)
+            return
+        allowed = None
+        if mask is not None:
+            allowed = mask.unsqueeze(-3)
+        self.recorded(attention_weights(query, memory.key, allowed).detach())
 
 
 def _attend(

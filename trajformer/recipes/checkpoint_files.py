@@ -21,7 +21,7 @@ from trajformer.recipes.names import PRETRAINED, checkpoint_file, pretrained_nam
 from trajformer.scenes.files import atomically
 
 CONFIG_KEY = "trajformer"  # the entry with version, task, recipe and training scenes
-SCHEMA_VERSION = 1  # of checkpoints
+SCHEMA_VERSION = 2  # of checkpoints
 WEIGHT_PREFIX = "model."  # of the names of weights in a file of a run
 SAFETENSORS = ".safetensors"
 
@@ -49,7 +49,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     schema = head.get("schema")
     if schema != SCHEMA_VERSION:
         known = f"this software ({trajformer.__version__}) reads {SCHEMA_VERSION}"
-        advice = f"made by version {head.get('version')}, install that version"
+        made_by = f"made by another state of the software ({head.get('version')})"
+        advice = f"{made_by}; train again, or install that one"
         raise CheckpointError(f"{path}: schema version {schema}, {known}: {advice}")
     return content
 

@@ -144,7 +144,6 @@ def add_split(root: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing": (remove_shard, "00001.arrow: listed in the manifest but missing"),
     "extra": (add_shard, "train/00007.arrow: on disk but not in the manifest"),
-    "elsewhere": (move_shard_outside, "listed in the manifest but missing"),
     "another split": (add_split, "val/00000.arrow: on disk but not in the manifest"),
 }
 
@@ -156,6 +155,13 @@ def test_verify_names_the_shard(tmp_path: Path, case: str) -> None:
     damage(tmp_path)
     [problem] = problems(tmp_path)
     assert message in problem
+
+
+def test_a_manifest_with_a_shard_outside_of_its_split_is_refused(tmp_path: Path) -> None:
+    make_store(tmp_path)
+    move_shard_outside(tmp_path)
+    with pytest.raises(StoreError, match="elsewhere/00001.shard: not the name of a file"):
+        problems(tmp_path)
 
 
 def test_verify_validates_scenes(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_verify_names_the_shard(tmp_path: Path, case: str) -> None:
 def test_a_manifest_with_a_shard_outside_of_its_split_is_refused(tmp_path: Path) -> None:
     make_store(tmp_path)
     move_shard_outside(tmp_path)
-    with pytest.raises(StoreError, match="elsewhere/00001.shard: not the name of a file"):
+    with pytest.raises(StoreError, match=r"elsewhere/00001\.shard: not the name of a file"):
         problems(tmp_path)
 
 

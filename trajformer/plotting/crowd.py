@@ -12,8 +12,7 @@ from trajformer.plotting import style
 from trajformer.plotting.forecasts import AgentForecast
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
-# After Okabe and Ito, without black (recorded futures) and yellow (too light for thin lines).
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F4FA3")
+COLORS = style.AGENT_COLORS
 _MODE_WIDTH = 0.55  # points
 _END_SIZE = 2.2  # points
 _MIN_ALPHA = 0.25

@@ -183,7 +183,7 @@ _LOOKS = {
 def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
     """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, or the box."""
     poses = _poses(scene, agents)
-    sizes = _sizes(scene, agents)
+    sizes = agent_sizes(scene, agents)
     shapes = []
     for agent, pose, size in zip(agents, poses, sizes, strict=True):
         if scene.agent_kind[agent] == AgentKind.PEDESTRIAN:
@@ -194,7 +194,7 @@ def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
     return shapes
 
 
-def _sizes(scene: Scene, agents: list[int]) -> np.ndarray:
+def agent_sizes(scene: Scene, agents: list[int]) -> np.ndarray:
     """Length and width [n, 2] of agents in metres: the recorded size, else that of the kind."""
     kinds = scene.agent_kind[agents].tolist()
     usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in kinds])
@@ -260,7 +260,7 @@ def _draw_boxes(
     boxes.set(edgecolor=look.edge, linewidth=look.edge_width)
     _add(ax, boxes, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
     poses = _poses(scene, agents)
-    sizes = _sizes(scene, agents)
+    sizes = agent_sizes(scene, agents)
     noses = list(_noses(poses, sizes))
     if noses:
         lines = LineCollection(noses, colors=look.nose, linewidths=0.6)

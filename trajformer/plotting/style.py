@@ -28,6 +28,18 @@ DRIVABLE_FACE = "#F1F1F1"
 DRIVABLE_EDGE = "#D9D9D9"
 CROSSWALK = "#BEBEBE"
 
+# One color per agent or world, after Okabe and Ito, with black for recordings left out. Lightness
+# differs by about 5 of 100 or more between any two, so that they differ in gray prints too.
+AGENT_COLORS = ("#005FAB", FOCAL, "#0C9066", "#D37DAE", "#EAB308", "#57B2E8", "#521A70")
+KIND_COLORS = {  # the other kinds are drawn in `OTHER_KIND`
+    AgentKind.VEHICLE: "#005FAB",
+    AgentKind.BUS: "#521A70",
+    AgentKind.PEDESTRIAN: "#EAB308",
+    AgentKind.CYCLIST: "#0C9066",
+    AgentKind.MOTORCYCLIST: "#D37DAE",
+}
+OTHER_KIND = "#8A8A8A"
+
 FONT_PT = 9.0
 SMALL_PT = 8.0
 LABEL_PT = 7.5

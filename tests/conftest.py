@@ -10,6 +10,9 @@ import pytest
 from hypothesis import settings
 from support.cli import error_line
 
+from data_prep.readers.argoverse2.reader import Argoverse2
+from trajformer.scenes.scene import Scene
+
 # Tests run small models: with more threads, these only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -50,6 +53,18 @@ def unpack(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def interaction_slice(unpack: Callable[..., Path]) -> Path:
     """Two recordings and two validation cases of each location of INTERACTION."""
     return unpack("interaction", "--limit", "2")
+
+
+@pytest.fixture(scope="session")
+def argoverse2_scenes(real_data: Path) -> list[Scene]:
+    """The real scenes of Argoverse 2 with a recorded future."""
+    reader = Argoverse2()
+    raw = real_data / "argoverse2"
+    scenes = []
+    for split in ("train", "val"):
+        for item in reader.inputs(raw, split):
+            scenes.append(reader.read(item, split, raw))
+    return scenes
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from trajformer.data.augment import AugmentConfig
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
 from trajformer.evaluation.evaluate import evaluate
+from trajformer.evaluation.metrics.crowd import crowd_metrics
 from trajformer.evaluation.metrics.displacement import set_hits
-from trajformer.evaluation.protocols.eth_ucy import crowd_metrics
 from trajformer.heads.detr.backbone import BackboneConfig, CnnConfig
 from trajformer.heads.detr.model import DetrConfig
 from trajformer.heads.detr.shapes import ShapesConfig, ShapesDataset
@@ -282,10 +282,11 @@ def evaluated(name: str, device: str) -> tuple[Any, dict[str, torch.Tensor]]:
     result = evaluate(predictor, Scenes(SCENES), batch_size=2)
     batch = collate(SCENES).to(device)
     with torch.no_grad():
-        metrics = crowd_metrics(model(batch.observation), batch)[0]
+        truth = batch.truth
+        forecast = model(batch.observation)
+        metrics = crowd_metrics(forecast, truth.position, truth.valid)[0]
         if isinstance(model, SceneSet):
             trajectories = model.trajectories(batch.observation)
-            truth = batch.truth
             metrics["hits"] = set_hits(trajectories, truth.position, truth.valid, 0.0)[0]
     return result, {key: value.cpu() for key, value in metrics.items()}
 

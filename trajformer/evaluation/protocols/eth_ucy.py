@@ -27,8 +27,9 @@ from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import run
 from trajformer.evaluation.metrics.collection import Means
-from trajformer.evaluation.metrics.displacement import Metrics, agent_errors, separate_minima
-from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M, collisions, world_errors
+from trajformer.evaluation.metrics.crowd import crowd_metrics, crowd_names, recorded_collisions
+from trajformer.evaluation.metrics.displacement import Metrics
+from trajformer.evaluation.metrics.joint import PEDESTRIAN_COLLISION_M
 from trajformer.evaluation.protocols.benchmark import check_finite
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.files import atomically
@@ -44,17 +45,7 @@ COUNTS = {  # windows and scored trajectories of the test recordings, as in Agen
     "zara1": (705, 2356),
     "zara2": (998, 5910),
 }
-METRICS = (
-    "ADE_1",
-    "FDE_1",
-    f"ADE_{K}",
-    f"FDE_{K}",
-    f"FDE_at_best_ADE_{K}",
-    f"JADE_{K}",
-    f"JFDE_{K}",
-    f"JFDE_at_best_JADE_{K}",
-    f"collision_rate_{K}",
-)
+METRICS = crowd_names(K)
 SceneMetrics = Mapping[str, Mapping[str, float]]  # by scene or "mean", and by name
 
 
@@ -201,29 +192,10 @@ def recorded(observation: Observation, windows: Sequence[Scene]) -> Truth:
     return truth.to(observation.target_mask.device)
 
 
-def crowd_metrics(forecast: Forecast, batch: SceneBatch) -> Metrics:
-    """The metrics of papers on pedestrians [B, S].
-
-    ADE_k and FDE_k are separate minima, at k = 1 (the most probable mode) and at K = 20; names have
-    K even if a model has fewer modes. For JADE_K and JFDE_K of worlds, every agent has the value of
-    its scene, so that scenes are weighted by their number of actors. collision_rate_K is the
-    fraction of worlds in which the agent comes closer than 0.2 m to another one.
-    """
-    valid = batch.truth.valid
-    agents = agent_errors(forecast, batch.truth.position, valid)
-    worlds = world_errors(forecast, batch.truth.position, valid)
-    metrics = {}
-    for k in (1, K):
-        for name, value in separate_minima(agents.most_probable(k)).items():
-            metrics[f"{name}_{k}"] = value
-    for name, value in separate_minima(worlds.most_probable(K)).items():
-        joint_name = name.replace("ADE", "JADE").replace("FDE", "JFDE")
-        metrics[f"{joint_name}_{K}"] = value[:, None].expand(valid.shape[:2])
-    actor = valid[..., -1]
-    position = forecast.in_batch_frame()
-    hit = collisions(position, actor, PEDESTRIAN_COLLISION_M, between_steps=True)
-    metrics[f"collision_rate_{K}"] = hit.double().mean(-1)
-    return metrics, actor
+def _metrics(forecast: Forecast, batch: SceneBatch) -> Metrics:
+    """`crowd_metrics` [B, S] of a batch, at 20 modes and 0.2 m."""
+    truth = batch.truth
+    return crowd_metrics(forecast, truth.position, truth.valid, K, PEDESTRIAN_COLLISION_M)
 
 
 def score(scene: str, outcomes: Iterable[Outcome]) -> dict[str, float]:
@@ -231,7 +203,7 @@ def score(scene: str, outcomes: Iterable[Outcome]) -> dict[str, float]:
 
     Raises TrajformerError: an agent was not predicted, or a metric is not finite.
     """
-    means = Means(crowd_metrics, "num_trajectories", METRICS)
+    means = Means(_metrics, "num_trajectories", METRICS)
     windows = 0
     for outcome in outcomes:
         valid = outcome.batch.truth.valid
@@ -249,14 +221,12 @@ def score(scene: str, outcomes: Iterable[Outcome]) -> dict[str, float]:
 
 def recorded_collision_rate(test_set: TestSet) -> float:
     """Fraction of the scored pedestrians that come closer than 0.2 m to another recorded one."""
-    hits = 0.0
+    hits = 0
     for scene in test_set.windows:
-        future = torch.from_numpy(scene.position[scored(scene), NUM_HISTORY:])[None, :, None]
-        actors = torch.ones(future.shape[:2], dtype=torch.bool)
-        hit = collisions(future, actors, PEDESTRIAN_COLLISION_M, between_steps=True)
-        hits += hit.sum().item()
+        future = scene.position[scored(scene), NUM_HISTORY:]
+        hits += recorded_collisions(future, PEDESTRIAN_COLLISION_M).sum()
     _, trajectories = COUNTS[test_set.name]
-    return hits / trajectories
+    return float(hits) / trajectories
 
 
 @contextmanager

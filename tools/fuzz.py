@@ -13,12 +13,14 @@ adds a line there.
 """
 
 import argparse
+import gzip
 import json
 import multiprocessing
 import os
 import random
 import re
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -31,22 +33,28 @@ from typing import Any
 # The damages and the small valid files are shared with the tests.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import numpy as np
+from PIL import Image
 from support import hostile
+from support.heads import voc_annotation
 from support.raw_folders import FOLDERS
 from support.scenes import make_scene
 
 from data_prep.reader import Input
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, read_forecasts, write_forecasts
+from trajformer.heads.detr.voc import VocConfig, VocDataset
+from trajformer.heads.translation.data import read_lines
 from trajformer.models.crowd import CrowdConfig
 from trajformer.recipes.checkpoint import load_checkpoint, write_checkpoint
 from trajformer.recipes.names import read_recipe, recipe_file
-from trajformer.recipes.recipe import TrainConfig
+from trajformer.recipes.recipe import DataConfig, TrainConfig, TrainerConfig
 from trajformer.scenes.manifest import verify_store, write_manifest
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.readers import check_messages, example_files, read_all
+from trajformer.training.forecasting import TASK
+from trajformer.training.run import train
 
 # Opens the files; returns the reasons against them, or raises a TrajformerError.
 Open = Callable[[], list[str]]
@@ -128,11 +136,77 @@ def forecasts(folder: Path) -> Open:
     return read
 
 
+def run(folder: Path) -> Open:
+    """A finished run, which resumes: its last checkpoint and its table of metrics."""
+    data = folder.parent / f"{folder.name}_store"  # not damaged
+    for seed, split in enumerate(("train", "val")):
+        scenes = [make_scene(4, seed=seed, scene_id=split)]
+        write_shard(shard_path(data, split, 0), scenes, ShardInfo("synthetic", split))
+    recipe = TrainConfig(
+        CrowdConfig(time_layers=1),
+        data=DataConfig(str(data), str(data)),
+        trainer=TrainerConfig(epochs=1, accelerator="cpu", threads=1),
+    )
+    train(recipe, TASK, folder, progress=False)
+    for name in ("best.ckpt", "config.yaml"):  # resuming does not read them
+        (folder / name).rename(data / name)
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+
+    def read() -> list[str]:
+        shutil.copytree(folder, data / "run")
+        try:
+            shutil.copy(data / "best.ckpt", data / "run")
+            train(recipe, TASK, data / "run", resume=True, progress=False)
+        except TrajformerError as error:
+            message = str(error).replace(str(data / "run"), str(folder))
+            raise TrajformerError(message) from error
+        finally:
+            shutil.rmtree(data / "run")
+        return []
+
+    return read
+
+
+def text(folder: Path) -> Open:
+    """A compressed text for a translation."""
+    path = folder / "text.gz"
+    path.write_bytes(gzip.compress(b"Ein Satz je Zeile.\n" * 20))
+
+    def read() -> list[str]:
+        read_lines(path)
+        return []
+
+    return read
+
+
+def annotations(folder: Path) -> Open:
+    """Labeled boxes of an image in the layout of Pascal VOC."""
+    for part in ("Annotations", "ImageSets/Main", "JPEGImages"):
+        (folder / part).mkdir(parents=True)
+    boxes = voc_annotation(("cell", 4, 5, 20, 25), ("cell", 7, 7, 9, 9))
+    for name in ("a", "b"):
+        (folder / "Annotations" / f"{name}.xml").write_text(boxes)
+        Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / f"{name}.png")
+    (folder / "ImageSets" / "Main" / "val.txt").write_text("a\nb\n")
+
+    def read() -> list[str]:
+        dataset = VocDataset(VocConfig(str(folder)), "val", ["cell"], (32, 64))
+        for index in range(len(dataset)):
+            box = dataset.example(index).box
+            assert not len(box) or 0 <= box.min() <= box.max() <= 64, "a box outside"
+        return list(dataset.skipped)
+
+    return read
+
+
 OTHERS: dict[str, Callable[[Path], Open]] = {
     "store": store,
     "checkpoint": checkpoint,
     "recipe": recipe,
     "forecasts": forecasts,
+    "run": run,
+    "text": text,
+    "annotations": annotations,
 }
 FORMATS = (*FOLDERS, *OTHERS)
 

@@ -3,6 +3,7 @@
 Text from files never reaches a terminal unchanged: `one_line` and `escape` make it harmless.
 """
 
+import csv
 import pickle
 import re
 import signal
@@ -21,8 +22,8 @@ TERMINATION_SIGNALS = (signal.SIGTERM, HANGUP)
 # What parsers of files raise for damaged content.
 UNREADABLE = (
     OSError, ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError,
-    SyntaxError, TypeError, ValueError, pickle.UnpicklingError, struct.error, zipfile.BadZipFile,
-    zlib.error,
+    SyntaxError, TypeError, ValueError, csv.Error, pickle.UnpicklingError, struct.error,
+    zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 # Control characters but tab and line feed, line separators, changes of the direction of text,
 # lone surrogates (names of files that are not UTF-8).
@@ -107,8 +108,7 @@ def reading(path: Path, content: str) -> Iterator[None]:
     """Errors of a parser become a TrajformerError: the file is not `content`."""
     try:
         yield
-    except OSError as error:
-        reason = one_line(error.strerror or error)
-        raise TrajformerError(f"{path}: cannot be read: {reason}") from error
     except UNREADABLE as error:
-        raise TrajformerError(f"{path}: not {content}: {one_line(error)}") from error
+        problem = "cannot be read" if isinstance(error, OSError) else f"not {content}"
+        reason = one_line(getattr(error, "strerror", None) or error)
+        raise TrajformerError(f"{path}: {problem}: {reason}") from error

@@ -1,11 +1,12 @@
 """The overview, the help texts, and the lists of recipes and weights."""
 
+import re
 from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
 from support.cli import run
-from support.processes import run_python
+from support.processes import environment, run_python
 
 from trajformer import cli
 from trajformer.models.forecaster import Forecaster
@@ -130,3 +131,31 @@ def test_included_weights_are_listed_and_loaded_by_name(capsys: pytest.CaptureFi
         assert not model.training
         assert not Path(recipe.data.train).is_absolute()
         assert getattr(recipe.model, "num_future", 12) in (12, 30, 60)
+
+
+INTERRUPTED_IMPORT = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "NAME":
+            raise KeyboardInterrupt
+
+from trajformer import cli
+sys.meta_path.insert(0, Finder())
+sys.exit(cli.main(["recipes"]))
+"""
+
+
+@pytest.mark.parametrize("name", ["trajformer.errors", "trajformer.cli.recipes"])
+def test_ctrl_c_during_an_import_is_one_line(name: str) -> None:
+    done = run_python("-c", INTERRUPTED_IMPORT.replace("NAME", name))
+    assert done.returncode == 130
+    assert re.fullmatch("trajformer.*: interrupted; run the same command again\n", done.stderr)
+
+
+def test_matplotlib_reads_no_settings_of_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe")
+    program = "from trajformer import cli; cli.exit_status('x', lambda: __import__('matplotlib'))"
+    done = run_python("-c", program, cwd=tmp_path, env=environment(MPLBACKEND="nonsense"))
+    assert (done.returncode, done.stderr) == (0, "")

@@ -237,6 +237,18 @@ def test_pictures_with_attention_maps_are_wider(expert: tuple[Path, Path], tmp_p
     assert plain.width < maps.width
 
 
+@pytest.mark.parametrize("size", [(1, 20_000), (5_000, 1)])
+def test_thin_images_are_drawn(
+    expert: tuple[Path, Path], tmp_path: Path, size: tuple[int, int]
+) -> None:
+    checkpoint, _ = expert
+    Image.new("RGB", size).save(tmp_path / "thin.png")
+    words = ("--checkpoint", checkpoint, "--out", tmp_path / "out")
+    assert command("detect", tmp_path / "thin.png", *words) == 0
+    assert (tmp_path / "out" / "thin.png").is_file()
+    assert len(read_rows(tmp_path / "out")) == 1
+
+
 def test_detect_filters_by_score_and_can_join_layers(
     expert: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -117,6 +117,17 @@ def test_unusable_images_and_boxes_are_left_out_and_listed(folder: Path) -> None
     assert f"skipped {folder}/JPEGImages/p3.jpg: not a readable image" in skipped
 
 
+def test_boxes_are_cut_at_the_border_of_their_image(folder: Path) -> None:
+    outside = voc_annotation(
+        ("cell", 30, -9, 90, 20), ("cell", 50, 5, 60, 9), ("cell", 1, 1, 41, 9)
+    )
+    (folder / "Annotations" / "p0.xml").write_text(outside)
+    dataset = VocDataset(VocConfig(str(folder)), "train", CLASSES, (30, 40))
+    assert dataset.example(0).box.tolist() == [[30.0, 0.0, 40.0, 20.0], [1.0, 1.0, 40.0, 9.0]]
+    assert "p0: 2 boxes reach out of their image and are cut" in dataset.skipped
+    assert "p0: 1 boxes without area left out" in dataset.skipped
+
+
 def test_loader_processes_receive_no_cached_images(folder: Path) -> None:
     dataset = VocDataset(VocConfig(str(folder)), "train", CLASSES, SIZE)
     assert dataset.cache

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -320,3 +321,12 @@ def test_scene_ids_give_unique_file_names_inside_the_folder() -> None:
         assert "\\" not in name
         assert not name.startswith(".")
         assert 0 < len(name) < 140
+
+
+def test_settings_of_the_program_do_not_change_pictures(store: SceneStore, tmp_path: Path) -> None:
+    plain, other = tmp_path / "plain.png", tmp_path / "other.png"
+    plotting.save_scene_plots(store, [0], {}, plain, progress=False)
+    settings = {"text.usetex": True, "lines.linewidth": 9, "savefig.bbox": "tight", "font.size": 40}
+    with matplotlib.rc_context(settings):
+        plotting.save_scene_plots(store, [0], {}, other, progress=False)
+    assert other.read_bytes() == plain.read_bytes()

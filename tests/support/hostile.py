@@ -350,7 +350,11 @@ def random_checkpoint(rng: random.Random) -> Damage:
     def damage(path: Path) -> None:
         raw = torch.load(path, weights_only=True)
         recipe = path.with_suffix(".json")
-        if rng.random() < 0.7:
+        if "loops" in raw and rng.random() < 0.7:  # the state of a training
+            head, weights = raw.pop("trajformer"), raw.pop("state_dict")
+            _change_entry(raw, rng, [*ODD_JSON, torch.ones(3), torch.ones(()).long()])
+            raw |= {"trajformer": head, "state_dict": weights}
+        elif rng.random() < 0.7:
             recipe.write_text(json.dumps(raw["trajformer"]))
             random_json(rng)(recipe)
             raw["trajformer"] = json.loads(recipe.read_text())

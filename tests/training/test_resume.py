@@ -16,7 +16,7 @@ from support.processes import run_python
 from support.training import largest_difference, logged, recipe, training_store, weights
 
 from trajformer.core.blocks import BlockConfig
-from trajformer.errors import Terminated, TrajformerError
+from trajformer.errors import CheckpointError, Terminated, TrajformerError
 from trajformer.models.crowd import CrowdConfig
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import TrainConfig, TrainerConfig
@@ -213,3 +213,61 @@ def test_a_killed_process_with_workers_is_resumed_by_the_command_line(
     assert weights(out, key="global_step") == 3
     assert run(*words, "--resume", "--data.workers", 0) == 0
     assert_same_run(out, straight)
+
+
+def drop_state(content: Any) -> None:
+    content["optimizer_states"] = []
+
+
+def forget_moments(content: Any) -> None:
+    content["optimizer_states"][0]["state"] = {}
+
+
+def change_moments(content: Any, **values: Any) -> None:
+    for entry in content["optimizer_states"][0]["state"].values():
+        entry.update(values)
+
+
+DAMAGES: dict[str, Any] = {
+    "steps": lambda content: content.update(global_step="x"),
+    "other steps": lambda content: content.update(global_step=7),
+    "epochs": lambda content: content["loops"]["fit_loop"].update(epoch_progress=None),
+    "loops": lambda content: content["loops"]["fit_loop"].pop("epoch_loop.batch_progress"),
+    "schedule": lambda content: content.pop("lr_schedulers"),
+    "step of the schedule": lambda content: content["lr_schedulers"][0].update(last_epoch=-5),
+    "no optimiser": drop_state,
+    "no moments": forget_moments,
+    "shape": lambda content: change_moments(content, exp_avg=torch.zeros(3)),
+    "number type": lambda content: change_moments(content, exp_avg_sq=torch.zeros(1).long()),
+    "count": lambda content: change_moments(content, step="x"),
+    "rate": lambda content: content["optimizer_states"][0]["param_groups"][0].update(lr=None),
+    "callbacks": lambda content: content.update(callbacks={}),
+    "averaged weights": lambda content: content.update(averaging_state=3),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_state_is_refused(
+    store: Path, straight: Path, tmp_path: Path, damage: str
+) -> None:
+    shutil.copytree(straight, tmp_path / "run")
+    path = tmp_path / "run" / "last.ckpt"
+    content = torch.load(path, weights_only=True)
+    DAMAGES[damage](content)
+    torch.save(content, path)
+    with pytest.raises(CheckpointError, match=r"last.ckpt: .*damaged.* with --init"):
+        train(run_config(store), TASK, path.parent, resume=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"step,x\nabc,1\n", b"a,b\n1,2\n", b"step,caf\xe9\n1,2\n", b"step\n" + b"1" * 140_000],
+    ids=["a word", "other columns", "not UTF-8", "a long field"],
+)
+def test_a_damaged_table_of_metrics_is_refused(
+    store: Path, straight: Path, tmp_path: Path, text: bytes
+) -> None:
+    shutil.copytree(straight, tmp_path / "run")
+    (tmp_path / "run" / "csv" / "metrics.csv").write_bytes(text)
+    with pytest.raises(TrajformerError, match=r"metrics.csv: not a table .*move it away"):
+        train(run_config(store), TASK, tmp_path / "run", resume=True, progress=False)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: each long command ends within seconds, and prints how to resume.
+"""Ctrl-C, SIGTERM and SIGHUP: each long command ends within seconds, and prints how to resume.
 
 Its child processes end too.
 """
@@ -94,7 +94,12 @@ def sigterm(command: Command) -> Case:
     return stopped(command, signal.SIGTERM, "SIGTERM", 143)
 
 
+def sighup(command: Command) -> Case:
+    return stopped(command, signal.SIGHUP, "SIGHUP", 143)
+
+
 CASES = [
     *map(ctrl_c, (PREPARE, TRAIN, DEMO, COMPARE)),
     *map(sigterm, (PREPARE, TRAIN, SYNTHESIZE, TRAIN_WITH_WORKERS)),
+    *map(sighup, (PREPARE, TRAIN)),
 ]

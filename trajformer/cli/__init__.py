@@ -20,5 +20,5 @@ def main(arguments: list[str] | None = None) -> int:
 
         return run_program(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:  # before the command has begun
-        print("trajformer: interrupted", file=sys.stderr)
+        print("trajformer: interrupted; run the same command again", file=sys.stderr)
         return 130

@@ -157,14 +157,15 @@ def _ignore_settings_of_matplotlib() -> None:
 
     PyTorch's metrics import it too.
     """
-    os.environ.pop("MPLBACKEND", None)  # no window is opened
+    for name in ("MPLBACKEND", "MATPLOTLIBRC"):
+        os.environ.pop(name, None)
     if os.path.lexists("matplotlibrc"):
-        getcwd = os.getcwd
-        os.getcwd = lambda: os.devnull
+        exists = os.path.exists
+        os.path.exists = lambda path: path != "matplotlibrc" and exists(path)
         try:
             import_module("matplotlib")
         finally:
-            os.getcwd = getcwd
+            os.path.exists = exists
 
 
 class _EscapedOutput:

@@ -1,7 +1,7 @@
 """`trajformer store`: print, check, merge and resample stores, and export a scene."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -144,6 +144,8 @@ def info(args: Namespace) -> None:
     note = ""
     if not (store / MANIFEST).exists():
         note = "; no manifest.json, the preparation is running or was interrupted; content so far"
+    else:
+        read_manifest(store)  # raises StoreError: it is damaged
     print(f"{store}: schema version {SCHEMA_VERSION}{note}")
     for split in splits:
         _print_split(store, split)
@@ -158,8 +160,8 @@ def _print_split(store: Path, split: str) -> None:
     files = "1 shard" if len(shards) == 1 else f"{len(shards)} shards"
     print(f"  {split}: {len(sizes)} scenes, {num_bytes / 1e6:.1f} MB{average}, {files}")
 
-    sources = _joined(shard.info.source for shard in shards)
-    versions = _joined(shard.info.software for shard in shards)
+    sources = ", ".join(sorted({shorten(shard.info.source, MAX_NAME) for shard in shards}))
+    versions = ", ".join(sorted({shorten(shard.info.software, MAX_NAME) for shard in shards}))
     lengths = "" if scenes.unit == METRES else f", lengths in {scenes.unit}"
     print(f"    from {sources}, prepared by version {versions}{lengths}")
 
@@ -174,11 +176,6 @@ def _print_split(store: Path, split: str) -> None:
         print(f"    warning {line}")
     for line in dropped_lines(summarize_dropped(shard.info for shard in shards)):
         print(f"    dropped {line}")
-
-
-def _joined(names: Iterable[str]) -> str:
-    """Different names of files, which may be damaged, with commas."""
-    return ", ".join(shorten(name, MAX_NAME) for name in sorted(set(names)))
 
 
 def _print_typical_scene(first: Scene, sizes: np.ndarray) -> None:

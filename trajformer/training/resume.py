@@ -58,7 +58,6 @@ class KeepProgress(L.Callback):
     def __init__(self, path: Path, minutes: float) -> None:
         self.path = path
         self.interval_s = minutes * 60
-        self.started = True
         self.saved_time = time.monotonic()
         self.reports_signals = True
         self.saving = False  # a checkpoint within an epoch is being written

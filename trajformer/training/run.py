@@ -337,7 +337,7 @@ def _read(path: Path, step: int) -> tuple[list[str], list[dict[str, str]]]:
         return [], []
     content = "a table of metrics (move it away to resume without its rows)"
     with reading(path, content), path.open(newline="", encoding="utf-8") as file:
-        table = csv.DictReader(file, strict=True)
+        table = csv.DictReader(file)
         names = list(table.fieldnames or [])
         # A line that a kill cut off has missing values, or a value without a column.
         complete = [row for row in table if None not in row and None not in row.values()]

@@ -16,6 +16,7 @@ from trajformer.cli.parsing import Parser, add_overwrite, add_variant, new_overv
 from trajformer.errors import StoreError, one_line, shorten
 from trajformer.scenes.manifest import (
     MANIFEST,
+    read_manifest,
     shard_sizes,
     summarize_dropped,
     verify_store,

@@ -97,6 +97,12 @@ CASES = [
     ),
     refuses_variable("LOCAL_RANK", "1"),
     refuses_variable("SLURM_PROCID", "3"),
+    Case(
+        "train with a rank that is no number",
+        "train --config recipe.yaml --out fresh",
+        "RANK='abc' in the environment: no number",
+        with_variables(RANK="abc"),
+    ),
     refuses_variable("LOCAL_RANK", "0", "--trainer.devices", "2"),
 ]
 

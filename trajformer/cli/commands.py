@@ -19,11 +19,13 @@ from typing import NamedTuple
 
 import trajformer
 from trajformer.cli.status import RERUN, exit_status
-from trajformer.errors import write_line
+from trajformer.errors import TrajformerError, write_line
 from trajformer.scenes.notices import notice
 
 __all__ = ["COMMANDS", "RERUN", "exit_status", "load_command", "run_command", "run_program"]
 
+# Lightning reads these numbers of a process when it is imported.
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
 SAFE_PATH = "PYTHONSAFEPATH"  # Python leaves the current folder out of its search path
 
 
@@ -78,6 +80,11 @@ def run_command(name: str, words: Sequence[str]) -> None:
 
     The first word selects a variant, if the command has a variant of this name.
     """
+    for variable in RANKS:
+        value = os.environ.get(variable, "0")
+        if not value.isdigit():
+            problem = f"{variable}={value[:40]!r} in the environment: no number"
+            raise TrajformerError(f"{problem}; unset it")
     if name in SLOW_IMPORTS:
         with notice(f"trajformer {name}: loading PyTorch and Lightning ..."):
             module = load_command(name)

@@ -67,6 +67,7 @@ setup(
             "types-tqdm",
             "types-PyYAML",
             "transformers>=4.50",
+            "shapely>=2",
         ],
     },
 )

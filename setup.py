@@ -21,6 +21,7 @@ setup(
     package_dir={LIBRARY: "configs"},
     package_data={
         "trajformer": ["py.typed", "*.pyi"],
+        "trajformer.plotting.page": ["source/*"],
         "trajformer.recipes": [
             "weights/*.yaml",
             "weights/*.safetensors",

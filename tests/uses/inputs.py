@@ -272,6 +272,19 @@ CASES = [
         "preprocess argoverse2 raw s --split moon",
         "raw: no split 'moon'",
     ),
+    Case("view without an output", "view store", "--out is needed"),
+    Case(
+        "view forecasts of other tracks",
+        "view store --forecasts file --out p.html",
+        "has no track",
+        other_tracks,
+    ),
+    Case(
+        "view scenes",
+        "view store --forecasts forecasts.parquet --out p.html",
+        "p.html: 3 scenes",
+        status=0,
+    ),
     Case("draw an unknown scene", f"{PLOT} --scene moon", "no scene moon in any split"),
     Case(
         "draw a scene of another split",

@@ -170,6 +170,7 @@ EXISTING_FILES = [
     on(SCORE, "--csv notes.txt", f"notes.txt: {EXISTS}"),
     on(PREDICT, "--out forecasts.parquet", f"forecasts.parquet: {EXISTS}"),
     on(PLOT, "--out p.png", f"p.png: {EXISTS}", lambda: Path("p.png").write_bytes(b"\x89PNG")),
+    on("view store", "--out notes.txt", f"notes.txt: {EXISTS}"),
     on(EXPORT, "--out s.json", EXISTS, copied("figures.json", "s.json")),
     on(
         "weights convert trajformer run/last.ckpt",

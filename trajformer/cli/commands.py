@@ -56,6 +56,7 @@ COMMANDS = {
     "benchmark": Command("score models by the rules of a published benchmark"),
     "predict": Command("forecast a split and write a file for the Argoverse 2 challenge"),
     "plot": Command("draw scenes with their map, tracks and predicted modes"),
+    "view": Command("write scenes as one HTML file that plays in a browser"),
     "demo": Command(
         "simulate, prepare, train, evaluate and plot in a few minutes",
         f"finished steps are kept; {RERUN} to resume",

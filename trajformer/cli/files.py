@@ -24,6 +24,7 @@ RUN_FOLDERS = ("checkpoint", "out")
 KINDS = {
     "parquet": rb"PAR1.*\ntrajformer.{1,3}\{",  # the properties of the scenes, near the end
     "png": rb"\x89PNG.*tEXtSoftware\0trajformer",
+    "html": rb'<!DOCTYPE html>.*<meta name="generator" content="trajformer">',
     "npz": rb"PK\x03\x04.{26}scene_id\.npy",
     "ckpt": rb"PK\x03\x04.{26}archive/data\.pkl.{,99}trajformer",  # in a run, "epoch" comes first
     "safetensors": rb'.{8}\{"__metadata__":\{"trajformer"',

@@ -69,7 +69,8 @@ def run(args: Namespace) -> None:
         spec = replace(read_spec(args.forecasts), num_history=None)
     split = args.split or split_of(args.store, args.scene or list(modes), spec.split)
     scenes = SceneStore(args.store, split)
-    _check_forecasts(args, scenes, modes, spec)
+    if args.forecasts is not None:
+        check_forecasts(args.store, args.forecasts, scenes, modes, spec, is_chosen=bool(args.scene))
     random = args.random
     if random is None and not args.scene and args.worst is None:
         random = DEFAULT_COUNT
@@ -90,28 +91,35 @@ def run(args: Namespace) -> None:
         print(f"trajformer plot: drawn without --forecasts; {hint}", file=sys.stderr)
 
 
-def _check_forecasts(
-    args: Namespace, scenes: SceneStore, modes: dict[str, Any], expected: DataSpec
+def check_forecasts(
+    store: Path,
+    path: Path,
+    scenes: SceneStore,
+    modes: dict[str, Any],
+    expected: DataSpec,
+    *,
+    is_chosen: bool,
 ) -> None:
-    """Raise a TrajformerError if the forecasts `modes` are not forecasts of these scenes.
+    """Raise a TrajformerError if the forecasts `modes` of a file are not of these scenes.
 
-    `expected` are the properties of the scenes that were forecast.
+    `expected` are the properties of the scenes that were forecast. With `is_chosen`, the user named
+    the scenes, and they need no forecast.
     """
     known_ids = scenes.indices(modes)
     if len(scenes):
         spec = DataSpec.of(scenes[0])
-        check_scenes(spec, expected, args.store, "the scenes of the forecasts have")
+        check_scenes(spec, expected, store, "the scenes of the forecasts have")
         same = expected.split is None or same_split(expected.split, spec.split or "")
         if known_ids and not same:  # ids recur between splits
             reason = (
                 f"forecasts of split '{expected.split}', "
-                f"but the scenes of {args.store} are of split '{spec.split}'"
+                f"but the scenes of {store} are of split '{spec.split}'"
             )
             hint = "give --split or forecast these scenes"
-            raise TrajformerError(f"{args.forecasts}: {reason}; {hint}")
-    if modes and not args.scene and not known_ids:
-        reason = f"no forecast of a scene in split '{scenes.split}' of {args.store}"
-        raise TrajformerError(f"{args.forecasts}: {reason}; leave out --split")
+            raise TrajformerError(f"{path}: {reason}; {hint}")
+    if modes and not is_chosen and not known_ids:
+        reason = f"no forecast of a scene in split '{scenes.split}' of {store}"
+        raise TrajformerError(f"{path}: {reason}; leave out --split")
 
 
 def split_of(store: Path, scene_ids: list[str], preferred: str | None = None) -> str:

@@ -1,0 +1,132 @@
+// Legend: only what the scene shows; and the scale bar.
+
+import { groupOf, paletteOf } from "./colors.js";
+import { element } from "./text.js";
+
+const GROUP_NAMES = {
+  focal: "focal agent",
+  scored: "scored agent",
+  recorder: "recording vehicle",
+  context: "other agent",
+  faint: "static object",
+  crowd: "pedestrian with forecast",
+};
+
+function swatch(draw) {
+  const canvas = element("canvas");
+  canvas.width = 52;
+  canvas.height = 28;
+  const pen = canvas.getContext("2d");
+  pen.scale(2, 2);
+  draw(pen);
+  return canvas;
+}
+
+function lineSwatch(color, width, dashes, end = "") {
+  return swatch((pen) => {
+    pen.strokeStyle = color;
+    pen.lineWidth = width;
+    pen.setLineDash(dashes);
+    pen.beginPath();
+    pen.moveTo(1, 7);
+    pen.lineTo(end ? 20 : 25, 7);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.beginPath();
+    if (end === "dot") {
+      pen.arc(21, 7, 3, 0, 2 * Math.PI);
+      pen.fillStyle = color;
+      pen.fill();
+    } else if (end === "cross") {
+      pen.moveTo(18, 4);
+      pen.lineTo(24, 10);
+      pen.moveTo(18, 10);
+      pen.lineTo(24, 4);
+      pen.stroke();
+    }
+  });
+}
+
+function boxSwatch(face, edge) {
+  return swatch((pen) => {
+    pen.fillStyle = face;
+    pen.strokeStyle = edge;
+    pen.fillRect(5, 3, 16, 8);
+    pen.strokeRect(5, 3, 16, 8);
+  });
+}
+
+function stripedSwatch(color) {
+  return swatch((pen) => {
+    pen.strokeStyle = color;
+    pen.strokeRect(5, 3, 16, 8);
+    pen.beginPath();
+    for (const x of [5, 9, 13]) {
+      pen.moveTo(x, 11);
+      pen.lineTo(x + 8, 3);
+    }
+    pen.stroke();
+  });
+}
+
+/** Fill the legend for a scene; the key of a file is its letter. */
+export function showLegend(box, scene, view, settings) {
+  const palette = paletteOf(settings);
+  const entries = [];
+  const groups = new Set(scene.agents.map(groupOf));
+  for (const [group, name] of Object.entries(GROUP_NAMES)) {
+    if (!groups.has(group)) continue;
+    const isCrowd = group === "crowd";
+    const face = isCrowd ? palette.crowd[0] : palette[group];
+    const edge = isCrowd ? palette.paper : palette[`${group}Edge`] ?? palette.contextEdge;
+    entries.push([boxSwatch(face, edge), name]);
+  }
+  entries.push(...forecastEntries(scene, view, settings, palette));
+  const hasFuture = scene.steps > scene.history;
+  if (hasFuture) entries.push([lineSwatch(palette.truth, 2, [5, 2], "cross"), "recorded future"]);
+  entries.push(...mapEntries(scene, palette));
+  box.replaceChildren(...entries.map(([key, name]) =>
+    element("div", "entry", "", key, element("span", "", name))));
+}
+
+function forecastEntries(scene, view, settings, palette) {
+  const tracks = scene.forecasts.flatMap((forecast) => forecast.tracks);
+  if (!tracks.length) return [];
+  if (view.numFiles > 1) {
+    return view.files.map((file) => {
+      const dashes = settings.fileDashes[file % settings.fileDashes.length];
+      const color = palette.files[file % palette.files.length];
+      return [lineSwatch(color, 2, dashes, "dot"), `forecast ${String.fromCharCode(65 + file)}`];
+    });
+  }
+  const crowd = scene.agents.some((agent) => agent.color >= 0);
+  if (crowd) return [[lineSwatch(palette.crowd[0], 2, [], "dot"), "forecast (a color per agent)"]];
+  const roles = new Set(tracks.map((track) => scene.agents[track.agent].role === 2));
+  const entries = [];
+  if (roles.has(true)) entries.push([lineSwatch(palette.focal, 2.4, [], "dot"), "forecast (focal)"]);
+  if (roles.has(false)) entries.push([lineSwatch(palette.scored, 1.6, [], "dot"), "forecast (others)"]);
+  return entries;
+}
+
+function mapEntries(scene, palette) {
+  const kinds = new Set(scene.polylines.filter((line) => line.x.length).map((line) => line.kind));
+  const entries = [];
+  for (const [kind, look] of Object.entries(palette.lanes)) {
+    if (!kinds.has(Number(kind))) continue;
+    entries.push([lineSwatch(look.color, look.width * 1.3, look.dashes), `${look.name} (center)`]);
+  }
+  if (kinds.has(3)) entries.push([stripedSwatch(palette.crosswalk), "crosswalk"]);
+  if (kinds.has(4)) entries.push([boxSwatch(palette.drivable, palette.drivableEdge), "drivable area"]);
+  if (kinds.has(5)) entries.push([lineSwatch(palette.roadEdge, 1.2, []), "road edge"]);
+  if (kinds.has(6)) entries.push([lineSwatch(palette.roadLine, 1.2, [4, 2]), "road line"]);
+  return entries;
+}
+
+/** A bar of a round length between 60 and 150 pixels. */
+export function showScaleBar(bar, label, scale, unit) {
+  const power = 10 ** Math.floor(Math.log10(150 / scale));
+  const digit = [10, 5, 2, 1].find((size) => size * power * scale <= 150);
+  const length = digit * power;
+  bar.style.width = `${length * scale}px`;
+  label.textContent = `${Number(length.toPrecision(2))} ${unit}`;
+}

@@ -122,11 +122,11 @@ def compliance(
         valid: bool [N, K, F] or broadcastable, steps that are known; all steps by default.
     """
     path = np.asarray(path, np.float64)
-    known = np.isfinite(path).all(-1)
+    known = np.asarray(np.isfinite(path).all(-1))
     if valid is not None:
         known = known & valid
     path = np.where(known[..., None], path, np.nan)
-    is_road_user = np.asarray(np.isin(scene.agent_kind[rows], ROAD_USERS))[:, None]
+    is_road_user = np.isin(scene.agent_kind[rows, None], ROAD_USERS)  # [N, 1]
 
     velocity = _velocity(path, scene.period_s)
     distance, against = lane_relation(scene_map.lanes, path, velocity)

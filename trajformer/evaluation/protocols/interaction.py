@@ -27,6 +27,7 @@ import numpy as np
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.evaluate import track_forecasts
 from trajformer.evaluation.forecast_file import check_forecast
+from trajformer.evaluation.metrics.boxes import path_headings
 from trajformer.models.forecaster import Predictor
 from trajformer.scenes.geometry import rotate
 from trajformer.scenes.scene import AgentRole, Scene
@@ -55,7 +56,6 @@ METRICS = (
 LATERAL_M = 1.0
 SLOW_M_S = 1.4
 FAST_M_S = 11.0
-TURNING_M = 0.2  # a car that moves less within two steps keeps its heading
 # Positions of the circles of a car, relative to (length - width) / 2: of cars below 4 m, below 8 m,
 # and longer. Shorter cars have fewer circles, which are repeated.
 _CIRCLES = np.array([[-1, -1, 1, 1, 1], [-1, 0, 1, 1, 1], [-1, -0.5, 0, 0.5, 1]])
@@ -128,25 +128,6 @@ def outcomes(
         heading = path_headings(modes, start, scene.heading[row, None, now])
         size = scene.agent_size[row].astype(np.float64)
         yield Outcome(scene, row, Paths(modes, heading, size))
-
-
-def path_headings(path: np.ndarray, position: np.ndarray, heading: np.ndarray) -> np.ndarray:
-    """Heading [..., F] along paths [..., F, 2] that begin at `position` [..., 2].
-
-    It is the direction from the step before to the step after. Where this is shorter than 0.2 m,
-    the earlier heading is kept, at first `heading` [...].
-    """
-    before = np.broadcast_to(position[..., None, :], (*path.shape[:-2], 1, 2))
-    points = np.concatenate([before, path, path[..., -1:, :]], -2)
-    chord = points[..., 2:, :] - points[..., :-2, :]
-    angle = np.arctan2(chord[..., 1], chord[..., 0])
-    # each step has the angle of the latest step that moves, at first the heading before the path
-    first = np.broadcast_to(heading[..., None], (*angle.shape[:-1], 1))
-    candidates = np.concatenate([first, angle], -1)  # [..., 1 + F]
-    moves = np.hypot(chord[..., 0], chord[..., 1]) >= TURNING_M
-    step = np.arange(1, angle.shape[-1] + 1)
-    latest = np.maximum.accumulate(np.where(moves, step, 0), -1)
-    return np.take_along_axis(candidates, latest, -1)
 
 
 def missed(error: np.ndarray, heading: np.ndarray, speed: np.ndarray) -> np.ndarray:

@@ -102,7 +102,7 @@ def overlaps(
     present_pairs = overlapping_pairs(now, start_heading[:, None, None], size)
     pairs = overlapping_pairs(position, heading, size)
     pairs &= ~present_pairs
-    return Overlaps(pairs.any(1), known.any(-1), assumed)
+    return Overlaps(np.asarray(pairs.any(1)), np.asarray(known.any(-1)), assumed)
 
 
 def overlapping_pairs(position: np.ndarray, heading: np.ndarray, size: np.ndarray) -> np.ndarray:

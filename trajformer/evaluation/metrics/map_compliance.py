@@ -152,7 +152,7 @@ def last_observed(scene: Scene, rows: np.ndarray) -> np.ndarray:
     steps_back = observed[:, ::-1].argmax(1)
     step = scene.num_history - 1 - steps_back
     position = scene.position[rows, step].astype(np.float64)
-    return np.where(observed.any(1)[:, None], position, np.nan)
+    return np.where(observed.any(1, keepdims=True), position, np.nan)
 
 
 def _farthest(path: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -1,14 +1,20 @@
-"""Plausibility of driving: accelerations, yaw rates and lanes of forecasts and of the recordings.
+"""Plausibility of driving: accelerations, yaw rates, jerks and lanes of forecasts and recordings.
 
 Recorded positions are noisy: second differences reach hundreds of m/s2. So the most probable mode
 and the recorded path pass through the same smoother (Whittaker 1923): the path s that minimizes the
 sum of |s - x|^2 plus a weight times the sum of squared third differences. It halves motions with a
 period of `CUT_OFF_S` and removes faster ones, jitter of forecasts included. A constant acceleration
 stays unchanged.
+
+Example, for paths [N, F, 2] as numpy arrays, steps of 0.1 s:
+
+    p99(dynamics(paths, 0.1).jerk)
 """
 
 import math
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
@@ -27,6 +33,8 @@ NAMES = [
     "recorded_p99_acceleration",
     "p99_yaw_rate",
     "recorded_p99_yaw_rate",
+    "p99_jerk",
+    "recorded_p99_jerk",
     "off_lane",
     "recorded_off_lane",
 ]
@@ -57,6 +65,47 @@ def accelerations(path: Tensor, period_s: float) -> tuple[Tensor, Tensor]:
     yaw_rate = across.abs() / speed.square().clamp(min=1e-9)
     yaw_rate = torch.where(speed >= MOVING_M_S, yaw_rate, torch.nan)
     return acceleration.norm(dim=-1), yaw_rate
+
+
+def jerks(path: Tensor, period_s: float) -> Tensor:
+    """Jerks [..., F - 3] in m/s3 of smooth paths [..., F, 2]: changes of acceleration."""
+    return (path.diff(n=3, dim=-2) / period_s**3).norm(dim=-1)
+
+
+class Dynamics(NamedTuple):
+    """Absolute values of smoothed paths [...] with F steps, float64; NaN where undefined."""
+
+    acceleration: np.ndarray  # [..., F - 2], m/s2
+    yaw_rate: np.ndarray  # [..., F - 2], rad/s; NaN below 1 m/s
+    jerk: np.ndarray  # [..., F - 3], m/s3
+
+
+def dynamics(path: np.ndarray, period_s: float) -> Dynamics:
+    """Accelerations, yaw rates and jerks of paths [..., F, 2] in metres, after smoothing.
+
+    A path with an unknown step (NaN) has NaN only. Paths of fewer than 4 steps have no values at
+    all: the last axis of the results is empty.
+    """
+    positions = torch.from_numpy(np.asarray(path, np.float64))
+    if path.shape[-2] < 4:
+        nothing = np.zeros((*path.shape[:-2], 0))
+        return Dynamics(nothing, nothing, nothing)
+    smoothed = smooth(positions, period_s)
+    acceleration, yaw_rate = accelerations(smoothed, period_s)
+    jerk = jerks(smoothed, period_s)
+    return Dynamics(acceleration.numpy(), yaw_rate.numpy(), jerk.numpy())
+
+
+def p99(value: np.ndarray) -> float:
+    """The 99th percentile of all values that are not NaN; NaN if there are none.
+
+    It is the value that 99 % of the values are below, without interpolation.
+    """
+    known = value[~np.isnan(value)]
+    if not len(known):
+        return math.nan
+    rank = min(int(QUANTILE * len(known)), len(known) - 1)
+    return float(np.partition(known, rank)[rank])
 
 
 def lane_gap(point: Tensor, polyline: Tensor, mask: Tensor) -> Tensor:
@@ -113,9 +162,11 @@ class Plausibility(Metric):
         gap = lane_gap(path[..., -1, :], observation.polyline, lanes)
         off_lane = ~(gap <= OFF_LANE_M)  # also for NaN
         period_s = observation.period_s
-        acceleration, yaw_rate = accelerations(smooth(path, period_s)[counts], period_s)
+        smoothed = smooth(path, period_s)[counts]
+        acceleration, yaw_rate = accelerations(smoothed, period_s)
         self._append(f"{prefix}p99_acceleration", acceleration)
         self._append(f"{prefix}p99_yaw_rate", yaw_rate)
+        self._append(f"{prefix}p99_jerk", jerks(smoothed, period_s))
         self._append(f"{prefix}off_lane", off_lane[has_lanes])
 
     def _append(self, name: str, value: Tensor) -> None:

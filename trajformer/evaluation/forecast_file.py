@@ -5,8 +5,9 @@ files. Within a track, rows are sorted by falling probability, and the probabili
 Tracks of one scene may be written in any order.
 
 The package av2, which scores the challenge, keeps one probability vector per scene, that of its
-last track. A file is right for a submission if it has one track per scene (`--agents focal`), or if
-mode k of all tracks is one joint future (`--joint`). `write_forecasts` warns about other files.
+last track. A file is right for a submission if it has one track per scene, or if mode k of all
+tracks is one joint future (`trajformer predict --submission single` or `multi`, see `submission`).
+`write_forecasts` warns about other files.
 """
 
 import itertools
@@ -189,7 +190,7 @@ class _SceneProbabilities:
             count = f"{len(self.different)} of {len(self.first_of)} scenes"
             reason = f"the tracks of {count} have different probabilities"
             effect = "av2 would use those of one track for all"
-            remedy = "for a submission, forecast with --agents focal or --joint"
+            remedy = "for a submission, use `trajformer predict --submission single` or multi"
             warn(f"{path}: {reason}, and {effect}; {remedy}")
 
 

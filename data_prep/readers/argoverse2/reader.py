@@ -2,7 +2,7 @@
 
 A scenario has 50 observed steps, then 60 to predict. Only the rows of a file are used, not its
 metadata: test files with 50 steps still declare 110 timestamps. Some files store `timestep` as a
-float.
+float. The futures of the test split are in separate files (`released`).
 """
 
 from collections.abc import Generator
@@ -16,6 +16,7 @@ from data_prep.plausibility import check_recorded
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
+from data_prep.readers.argoverse2.released import FILES, released_stamp, with_future
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
@@ -46,7 +47,10 @@ _LIMITS = {  # largest absolute values
 
 @dataclass(frozen=True)
 class Argoverse2(StagedReader):
-    """Reader of Argoverse 2 motion forecasting; scenes keep the complete map of the scenario."""
+    """Reader of Argoverse 2 motion forecasting; scenes keep the complete map of the scenario.
+
+    Scenes of the test split have a future if the raw folder has the released files with it.
+    """
 
     name: ClassVar[str] = "argoverse2"
     layout: ClassVar[str] = (
@@ -64,11 +68,16 @@ class Argoverse2(StagedReader):
     def inputs(self, raw: Path, split: str) -> list[Input]:
         """The expected scenario file of each folder of the split, by uuid."""
         folders = sorted(path for path in (raw / split).iterdir() if path.is_dir())
-        return [Input(folder / f"scenario_{folder.name}.parquet") for folder in folders]
+        stamp = released_stamp(raw, split)
+        inputs = []
+        for folder in folders:
+            inputs.append(Input(folder / f"scenario_{folder.name}.parquet", stamp=stamp))
+        return inputs
 
     def belongs(self, raw: Path, path: Path) -> bool:
-        """Whether a file is the map of a scenario."""
-        return path.name == f"log_map_archive_{path.parent.name}.json"
+        """Whether a file is the map of a scenario, or has the futures of the test split."""
+        is_released = path.parent == raw and path.name in FILES
+        return is_released or path.name == f"log_map_archive_{path.parent.name}.json"
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """Read one scenario in stages, see `Reader.read`."""
@@ -122,7 +131,7 @@ class Argoverse2(StagedReader):
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
         scene = agents.scene(name, clock, origin, lanes)
         check_recorded(scene, heading=True, velocity=True, where=path)
-        return scene
+        return with_future(scene, raw)
 
 
 def _steps(timestep: np.ndarray, path: Path) -> tuple[np.ndarray, int]:

@@ -1,0 +1,67 @@
+"""Scenes of a raw folder by index, read when they are needed and not stored."""
+
+import warnings
+from pathlib import Path
+
+from data_prep.dropped import collect_dropped
+from data_prep.plausibility import MAX_SPEED_M_S, check_units
+from data_prep.reader import Reader
+from trajformer.errors import SceneError, TrajformerError, TrajformerWarning
+from trajformer.scenes.scene import Scene
+
+
+class RawScenes:
+    """The scenes of one split of a raw folder, as a `SceneStore` has them.
+
+    `scenes[i]` reads input i with the checks of `trajformer preprocess`, and raises a SceneError if
+    it would be skipped there. `scenes_of_raw` makes one.
+
+    Attributes:
+        root: the raw folder.
+        split: name of the split.
+        warnings: each warning of a reader once, in order.
+    """
+
+    def __init__(self, reader: Reader, raw: Path, split: str) -> None:
+        self.root = raw
+        self.split = split
+        self.warnings: dict[str, None] = {}
+        self._reader = reader
+        self._inputs = reader.inputs(raw, split)
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def __getitem__(self, index: int, /) -> Scene:
+        item = self._inputs[index]
+        if item.problem:
+            raise SceneError(f"{item}: {item.problem}")
+        with warnings.catch_warnings(record=True) as caught, collect_dropped() as dropped:
+            warnings.simplefilter("always", TrajformerWarning)
+            scene = self._reader.read(item, self.split, self.root)
+        for warning in caught:
+            self.warnings.setdefault(str(warning.message))
+        for (path, cause), count in dropped.items():
+            self.warnings.setdefault(f"{path}: {count} dropped: {cause}")
+        scene.validate()
+        try:
+            check_units(scene, MAX_SPEED_M_S)
+        except SceneError as error:
+            raise SceneError(f"{item}: {error}") from error
+        return scene
+
+
+def scenes_of_raw(reader: Reader, raw: Path, split: str) -> RawScenes:
+    """The scenes of a split of a raw folder.
+
+    Raises TrajformerError: the folder does not exist, or has no such split.
+    """
+    if not raw.is_dir():
+        raise TrajformerError(f"{raw}: no such folder; expected {reader.layout}")
+    splits = reader.splits(raw)
+    if split not in splits:
+        present = f"it has {', '.join(splits)}"
+        if not splits:
+            present = f"expected {reader.layout}"
+        raise TrajformerError(f"{raw}: no split '{split}' of {reader.name}; {present}")
+    return RawScenes(reader, raw, split)

@@ -149,7 +149,17 @@ def test_unknown_steps_do_not_overlap() -> None:
     valid[0, 0, 3:] = False
     assert not overlaps(scene, np.arange(2), worlds, valid).overlap.any()
     valid[0] = False
-    assert overlaps(scene, np.arange(2), worlds, valid).known.tolist() == [[False] * 2, [True] * 2]
+    assert not overlaps(scene, np.arange(2), worlds, valid).known.any()
+
+
+def test_an_agent_without_another_one_has_no_answer() -> None:
+    scene, worlds = two_cars(gap=6.0)
+    assert overlaps(scene, np.arange(2), worlds).known.all()
+    assert not overlaps(scene, np.array([1]), worlds[1:]).known.any()
+    unknown = worlds.copy()
+    unknown[0, 0] = np.nan
+    known = overlaps(scene, np.arange(2), unknown).known
+    assert known.tolist() == [[False, True], [False, True]]
 
 
 def test_real_scenes_equal_shapely(argoverse2_scenes: list[Scene]) -> None:

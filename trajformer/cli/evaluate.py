@@ -40,8 +40,9 @@ def parser() -> Parser:
         "has 20 modes) 20 modes, means over agents with a recorded last step. The best mode has "
         "the smallest end-point error, and minADE is its ADE, as in Argoverse 2. Lengths are in "
         "the unit of the store. MR is the share of agents with a minFDE above 2. Then, for the "
-        "most probable mode and for the recording: 99th percentiles of acceleration (length/s2) "
-        "and yaw rate (rad/s), and the share of ends more than 3 m from every lane. "
+        "most probable mode and for the recording: 99th percentiles of acceleration (length/s2), "
+        "yaw rate (rad/s) and jerk (length/s3), and the share of ends more than 3 m from every "
+        "lane. "
         "`trajformer benchmark` scores by the rules of a published benchmark."
     )
     add_forecaster(made)

@@ -9,6 +9,9 @@ Sizes are those of the scene. Where a scene has none, the sizes of `ASSUMED_SIZE
 `Overlaps.assumed` is True. Pairs that already overlap in the last observed step are not counted:
 riders and their vehicles, trailers, noise of parked cars, assumed sizes that are too large.
 
+Agents without a forecast take part if their recorded paths are given in all worlds. A single agent
+has no answer (`Overlaps.known` is False).
+
 Example, for worlds [N, K, F, 2] of the agents `rows` of a scene, relative to `scene.origin`. World
 k is the joint future k of all agents; for the most probable modes, K is 1:
 
@@ -17,7 +20,7 @@ k is the joint future k of all agents; for the most probable modes, K is 1:
     recorded = overlaps(
         scene, rows, scene.position[rows, None, future], scene.valid[rows, None, future]
     )
-    predicted.overlap[:, 0].mean(), predicted.assumed.mean()
+    predicted.overlap[predicted.known].mean(), predicted.assumed.mean()
 """
 
 from typing import NamedTuple
@@ -47,7 +50,7 @@ class Overlaps(NamedTuple):
     """Overlaps of N agents of a scene in K worlds."""
 
     overlap: np.ndarray  # bool [N, K], the agent overlaps with another one at any known step
-    known: np.ndarray  # bool [N, K], the agent has a known step
+    known: np.ndarray  # bool [N, K], the agent and another one have a known step
     assumed: np.ndarray  # bool [N], the size of the agent is assumed
 
 
@@ -102,7 +105,10 @@ def overlaps(
     present_pairs = overlapping_pairs(now, start_heading[:, None, None], size)
     pairs = overlapping_pairs(position, heading, size)
     pairs &= ~present_pairs
-    return Overlaps(np.asarray(pairs.any(1)), np.asarray(known.any(-1)), assumed)
+
+    has_path = known.any(-1)  # [N, K]
+    has_other = has_path.sum(0) - has_path > 0
+    return Overlaps(np.asarray(pairs.any(1)), has_path & has_other, assumed)
 
 
 def overlapping_pairs(position: np.ndarray, heading: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -11,8 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from support.pictures import (
+    collection,
     empty_axes,
     fan,
+    fans,
     image_of,
     image_values,
     labels,
@@ -27,9 +29,11 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting import style
 from trajformer.plotting.attention import SCALE, draw_attention_map, draw_attention_matrix
+from trajformer.plotting.colors import darker
 from trajformer.plotting.forecasts import draw_forecasts, match_forecasts, track_errors
 from trajformer.plotting.recorded import draw_agents, draw_map
 from trajformer.plotting.scene import plot_scene
+from trajformer.plotting.view import View
 from trajformer.scenes.geometry import from_frame
 from trajformer.scenes.scene import AgentKind, PolylineKind
 
@@ -57,7 +61,7 @@ def circles(ax: Axes) -> list[np.ndarray]:
 def test_a_pedestrian_is_a_circle() -> None:
     scene = make_scene(num_agents=12, num_scored=3)
     assert scene.agent_kind[2] == AgentKind.PEDESTRIAN
-    [circle] = circles(draw_agents(empty_axes(), scene))
+    [circle] = circles(draw_agents(View(np.zeros(2), 10.0).apply(empty_axes()), scene))
     radius = np.linalg.norm(circle - scene.position[2, scene.num_history - 1], axis=1)
     np.testing.assert_allclose(radius, 0.35, atol=1e-5)
 
@@ -66,7 +70,8 @@ def test_recorded_sizes_are_drawn() -> None:
     scene = make_scene(num_agents=12, num_scored=3)
     size = np.zeros((scene.num_agents, 2), np.float32)
     size[0] = (12.0, 3.0)
-    ax = draw_agents(empty_axes(), replace(scene, agent_size=size))
+    ax = View(np.zeros(2), 10.0).apply(empty_axes())
+    draw_agents(ax, replace(scene, agent_size=size))
     [focal] = vertices(ax, "boxes:focal")
     front_left, back_left, back_right = focal[:3]
     assert math.dist(front_left, back_left) == pytest.approx(12.0, abs=1e-4)
@@ -76,6 +81,39 @@ def test_recorded_sizes_are_drawn() -> None:
     center = of_unknown_size[:-1].mean(0)
     radius = np.linalg.norm(of_unknown_size - center, axis=1)
     np.testing.assert_allclose(radius, 0.35, atol=0.05)
+
+
+def test_small_agents_are_enlarged_in_wide_pictures() -> None:
+    scene = make_scene(num_agents=12, num_scored=3)
+    ax = View(np.zeros(2), 500.0).apply(empty_axes())
+    draw_agents(ax, scene)
+    [circle] = circles(ax)
+    low, high = ax.transData.transform([circle.min(0), circle.max(0)])
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    points = (high - low) * 72 / figure.dpi
+    np.testing.assert_allclose(points, 4.5, rtol=0.05)  # a polygon is narrower than its circle
+
+
+def test_agents_lost_before_the_present_are_hollow_at_their_last_position() -> None:
+    scene = make_scene(num_agents=12, num_scored=3)
+    now = scene.num_history - 1
+    scene.valid[1, now] = False
+    ax = draw_agents(empty_axes(), scene, futures=[1])
+    [box] = vertices(ax, "boxes:lost")
+    np.testing.assert_allclose(box[:4].mean(0), scene.position[1, now - 1], atol=1e-4)
+    assert len(collection(ax, "boxes:lost").get_facecolor()) == 0
+
+
+def test_recorded_futures_have_the_colors_of_their_agents() -> None:
+    scene = make_scene(num_scored=3)
+    ax = plot_scene(scene, fans(scene)).axes[0]
+    for agent in range(1, 4):
+        [mode, *_] = lines(ax, f"mode:{scene.agent_id[agent]}:")
+        [future] = lines(ax, f"truth:{scene.agent_id[agent]}")
+        assert future.get_color() == darker(str(mode.get_color()))
+    [focal] = lines(ax, f"truth:{scene.agent_id[0]}")
+    assert focal.get_color() == style.TRUTH
 
 
 def test_road_lines_are_drawn() -> None:

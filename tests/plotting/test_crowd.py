@@ -11,9 +11,11 @@ from support.pictures import collection, empty_axes, image_of, lines, vertices
 from support.scenes import make_scene
 
 from trajformer.evaluation.forecast_file import TrackForecast
-from trajformer.plotting.crowd import COLORS, crowd_colors, draw_crowd, draw_density, is_crowd
+from trajformer.plotting.colors import agent_colors
+from trajformer.plotting.crowd import draw_crowd, draw_density, is_crowd
 from trajformer.plotting.forecasts import match_forecasts
 from trajformer.plotting.scene import plot_scene
+from trajformer.plotting.style import AGENT_COLORS
 from trajformer.plotting.view import choose_view
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
@@ -89,9 +91,9 @@ def test_probable_modes_are_more_opaque(scene: Scene) -> None:
 
 
 def test_the_two_nearest_neighbors_have_other_colors(scene: Scene) -> None:
-    colors = crowd_colors(scene, match_forecasts(scene, random_walks(scene)))
+    colors = agent_colors(scene, match_forecasts(scene, random_walks(scene)))
     assert sorted(colors) == list(range(29))
-    assert set(colors.values()) == set(COLORS)
+    assert set(colors.values()) == set(AGENT_COLORS)
     position = scene.position[:29, scene.num_history - 1]
     for agent, color in colors.items():
         distance = np.linalg.norm(position - position[agent], axis=1)
@@ -102,7 +104,7 @@ def test_the_two_nearest_neighbors_have_other_colors(scene: Scene) -> None:
 
 def test_agents_have_the_color_of_their_modes(scene: Scene) -> None:
     forecasts = random_walks(scene)
-    colors = crowd_colors(scene, match_forecasts(scene, forecasts))
+    colors = agent_colors(scene, match_forecasts(scene, forecasts))
     ax = plot_scene(scene, forecasts).axes[0]
     faces = np.asarray(collection(ax, "boxes:scored").get_facecolor())
     assert [to_hex(face).upper() for face in faces] == [colors[agent] for agent in range(29)]

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre
+from trajformer.plotting.files import SOFTWARE
 from trajformer.plotting.labels import Label, place_labels
-from trajformer.plotting.scene import SOFTWARE
 from trajformer.plotting.style import CONTEXT_EDGE, INK, SCORED_DARK, SMALL_PT
 from trajformer.scenes.files import atomically, write_atomically
 

@@ -25,6 +25,8 @@ KINDS = {
     "parquet": rb"PAR1.*\ntrajformer.{1,3}\{",  # the properties of the scenes, near the end
     "png": rb"\x89PNG.*tEXtSoftware\0trajformer",
     "html": rb'<!DOCTYPE html>.*<meta name="generator" content="trajformer">',
+    "svg": rb"<\?xml.*<dc:title>trajformer</dc:title>",
+    "pdf": rb"%PDF.*/Creator \(trajformer\)",  # near the end
     "npz": rb"PK\x03\x04.{26}scene_id\.npy",
     "ckpt": rb"PK\x03\x04.{26}archive/data\.pkl.{,99}trajformer",  # in a run, "epoch" comes first
     "safetensors": rb'.{8}\{"__metadata__":\{"trajformer"',
@@ -179,7 +181,7 @@ def _check_existing_file(path: Path, kind: str, overwrite: bool) -> None:
     with path.open("rb") as file:
         content = file.read(HEAD_BYTES)
         file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-        if kind == "parquet":
+        if kind in ("parquet", "pdf"):
             content += file.read()
     if content and not re.match(KINDS[kind], content, re.DOTALL):
         suffix = kind.rpartition(".")[2]

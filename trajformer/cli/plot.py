@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt, restricted_number_type
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
@@ -19,6 +19,9 @@ from trajformer.scenes.store import SceneStore, store_splits
 
 DEFAULT_COUNT = 8  # pictures
 DEFAULT_SPLIT = "val"
+COLOR_BY = ("agent", "type", "world")
+FORMATS = ("png", "svg", "pdf")
+MAX_ZOOM = 1000
 
 
 def parser() -> Parser:
@@ -43,10 +46,34 @@ def parser() -> Parser:
     made.add_argument("--random", type=PositiveInt, help="number of random scenes")
     made.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the random scenes")
     made.add_argument(
+        "--agents",
+        nargs="+",
+        default=[],
+        help="ids of agents: draw their forecasts and recorded futures only, and fit them",
+    )
+    made.add_argument("--ids", action="store_true", help="write the ids of the agents")
+    made.add_argument(
+        "--color",
+        choices=COLOR_BY,
+        default="agent",
+        help="one color per agent, per type of agent, or per world (joint forecasts)",
+    )
+    made.add_argument(
+        "--zoom",
+        type=restricted_number_type("zoom", float, [(">", 0), ("<=", MAX_ZOOM)]),
+        default=1.0,
+        help="2 shows the middle half of the width, 0.5 twice the width",
+    )
+    made.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="format of the pictures in a folder; default: png",
+    )
+    made.add_argument(
         "--out",
         type=Path,
         required=True,
-        help="folder for the PNG files, or one file .png with all scenes",
+        help="folder for the pictures, or one file .png, .svg or .pdf with all scenes",
     )
     add_overwrite(made)
     return made
@@ -55,12 +82,11 @@ def parser() -> Parser:
 def run(args: Namespace) -> None:
     """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
     from trajformer.evaluation.forecast_file import read_forecasts, read_spec
-    from trajformer.plotting.scene import choose_scenes, save_scene_plots
+    from trajformer.plotting.choice import choose_scenes
+    from trajformer.plotting.files import save_scene_plots
+    from trajformer.plotting.scene import PictureOptions
 
-    for name in ("density", "worst"):
-        if args.forecasts is None and args[name]:
-            raise TrajformerError(f"--{name} needs --forecasts")
-    check_outputs(args, out="png" if args.out.suffix == ".png" else "folder")
+    _check_options(args)
     modes: dict[str, Any] = {}
     spec = DataSpec()
     if args.forecasts is not None:
@@ -80,7 +106,17 @@ def run(args: Namespace) -> None:
     if not chosen:
         reason = f"split '{split}' has no scene to draw (--worst needs recorded futures)"
         raise TrajformerError(f"{args.store}: {reason}")
-    paths = save_scene_plots(scenes, chosen, modes, args.out, progress=bars(), density=args.density)
+    _check_agents(args, scenes, chosen)
+    options = PictureOptions(args.density, tuple(args.agents), args.ids, args.zoom, args.color)
+    paths = save_scene_plots(
+        scenes,
+        chosen,
+        modes,
+        args.out,
+        progress=bars(),
+        options=options,
+        suffix=args.format or FORMATS[0],
+    )
     for path in paths:
         print(path)
     note = skipped_note(scenes)
@@ -89,6 +125,39 @@ def run(args: Namespace) -> None:
     if args.forecasts is None:
         hint = proposal(scenes, "predict --out FORECASTS.parquet")
         print(f"trajformer plot: drawn without --forecasts; {hint}", file=sys.stderr)
+
+
+def _check_options(args: Namespace) -> None:
+    """Raise a TrajformerError if options do not fit each other or the output."""
+    for name in ("density", "worst"):
+        if args.forecasts is None and args[name]:
+            raise TrajformerError(f"--{name} needs --forecasts")
+    if args.color == "world" and args.forecasts is None:
+        raise TrajformerError("--color world needs --forecasts")
+    suffix = args.out.suffix.lstrip(".").lower()
+    if suffix in FORMATS and args.format not in (None, suffix):
+        raise TrajformerError(f"{args.out}: --format {args.format} needs a name ending in it")
+    check_outputs(args, out=suffix if suffix in FORMATS else "folder")
+
+
+def _check_agents(args: Namespace, scenes: SceneStore, chosen: list[int]) -> None:
+    """Raise a TrajformerError if an agent is in no chosen scene, or a chosen scene has none."""
+    if not args.agents:
+        return
+    if not args.scene and len(scenes) > 1:
+        raise TrajformerError("--agents needs --scene, because ids of agents recur between scenes")
+    missing = set(args.agents)
+    for index in chosen:
+        scene = scenes[index]
+        present = missing.union(args.agents) & set(scene.agent_id)
+        missing -= present
+        if not present:
+            known = ", ".join(scene.agent_id[:5])
+            reason = f"no agent '{args.agents[0]}' in scene '{scene.scene_id}' (it has {known} ...)"
+            raise TrajformerError(f"--agents: {reason}; `--ids` writes the ids into a picture")
+    if missing:
+        name = sorted(missing)[0]
+        raise TrajformerError(f"--agents: no agent '{name}' in the given scenes")
 
 
 def check_forecasts(

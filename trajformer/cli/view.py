@@ -93,7 +93,7 @@ def _choose(
     most: int,
 ) -> list[int]:
     """Indices of the scenes of the page, in the order of the store except the worst ones."""
-    from trajformer.plotting.scene import choose_scenes
+    from trajformer.plotting.choice import choose_scenes
 
     first = files[0] if files else {}
     random = args.random

@@ -19,8 +19,8 @@ from trajformer.plotting.attention import (
     draw_bars,
     draw_image,
 )
+from trajformer.plotting.files import save_figure
 from trajformer.plotting.fonts import escaped, families
-from trajformer.plotting.scene import save_figure
 
 # The palette of Okabe and Ito. Dashes distinguish the classes without color.
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -1,6 +1,6 @@
 """Forecasts of crowds: a color per pedestrian for many modes, or expected numbers of people."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,10 +9,10 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 from matplotlib.image import AxesImage
 
 from trajformer.plotting import style
+from trajformer.plotting.colors import agent_colors
 from trajformer.plotting.forecasts import AgentForecast
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
-COLORS = style.AGENT_COLORS
 _MODE_WIDTH = 0.55  # points
 _END_SIZE = 2.2  # points
 _MIN_ALPHA = 0.25
@@ -43,31 +43,21 @@ def is_crowd(scene: Scene) -> bool:
     return bool(pedestrians.all() and not focal.any())
 
 
-def crowd_colors(scene: Scene, forecasts: Sequence[AgentForecast]) -> dict[int, str]:
-    """Colors by index of the agents with a forecast; close neighbors get different colors.
-
-    In the order of the scene, each agent takes the color that is farthest away (last observed
-    step).
-    """
-    now = scene.position[:, scene.num_history - 1].astype(np.float64)
-    colors: dict[int, str] = {}
-    for agent in sorted({forecast.agent for forecast in forecasts}):
-        nearest = dict.fromkeys(COLORS, np.inf)  # distance to the nearest agent of each color
-        for other, color in colors.items():
-            distance = float(np.hypot(*(now[agent] - now[other])))
-            nearest[color] = min(nearest[color], distance)
-        colors[agent] = max(COLORS, key=lambda color: nearest[color])  # the first of equals
-    return colors
-
-
-def draw_crowd(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
+def draw_crowd(
+    ax: Axes,
+    scene: Scene,
+    forecasts: Sequence[AgentForecast],
+    colors: Mapping[int, str] | None = None,
+) -> Axes:
     """Draw all modes of all pedestrians as a thin line with a dot at its end.
 
-    Metres relative to the scene's `origin`. Lines start in the last observed position. Probable
+    Metres relative to the scene's `origin`; `colors` by index of the agent are those of
+    `agent_colors` unless given. Lines start in the last observed position. Probable
     modes are more opaque. The lines of a track have the gid "modes:<track id>", one path per mode
     in the order of the forecast; the dots have the gid "ends:<track id>".
     """
-    colors = crowd_colors(scene, forecasts)
+    if colors is None:
+        colors = agent_colors(scene, forecasts)
     for number, forecast in enumerate(forecasts):
         track_id = scene.agent_id[forecast.agent]
         path = _from_present(scene, forecast)

@@ -1,9 +1,9 @@
 """Forecasts of the agents of a scene: one line per mode, opaque where probable, and probabilities.
 
-The text of a probability stands at the end of its line (`labels.py`).
+The text of a probability stands at the end of its line; `labels.py` writes it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,13 @@ from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.evaluation.metrics.displacement import agent_errors, best_end
 from trajformer.plotting import style
-from trajformer.plotting.labels import Label, place_labels
+from trajformer.plotting.labels import Label
 from trajformer.plotting.recorded import outlines
 from trajformer.scenes.scene import AgentRole, Scene
 
 MIN_ALPHA = 0.3
 MIN_LABELED = 0.005  # a smaller probability would be written as 0.00
+MAX_LABELED = 12  # agents with a probability, if no forecast is the main one
 
 
 class AgentForecast(NamedTuple):
@@ -89,6 +90,12 @@ def track_errors(scene: Scene, forecasts: Iterable[AgentForecast]) -> list[tuple
     return errors
 
 
+def shown_errors(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[tuple[float, float]]:
+    """minADE and minFDE of the main forecast (`main_forecast`), or of all if there is none."""
+    main = main_forecast(scene, forecasts)
+    return track_errors(scene, forecasts if main is None else [main])
+
+
 def _errors(scene: Scene, forecast: AgentForecast) -> tuple[float, float]:
     future = scene.position[forecast.agent, scene.num_history :].astype(np.float64)
     recorded = scene.valid[forecast.agent, scene.num_history :]
@@ -102,8 +109,8 @@ def _errors(scene: Scene, forecast: AgentForecast) -> tuple[float, float]:
     return float(metrics["minADE"]), float(metrics["minFDE"])
 
 
-class _ModeStyle(NamedTuple):
-    """Look of the modes of an agent."""
+class ModeStyle(NamedTuple):
+    """Look of modes, and their name in the legend."""
 
     name: str
     color: str
@@ -113,64 +120,79 @@ class _ModeStyle(NamedTuple):
     marker_size: float
 
 
-_FOCAL_MODES = _ModeStyle("forecast (focal)", style.FOCAL, 1.6, style.Z_FOCAL_MODE, "o", 4.2)
-_OTHER_MODES = _ModeStyle("forecast (others)", style.SCORED, 0.9, style.Z_MODE, "s", 2.6)
+_FOCAL_MODES = ModeStyle("forecast (focal)", style.FOCAL, 1.6, style.Z_FOCAL_MODE, "o", 4.2)
+_OTHER_MODES = ModeStyle("forecast (others)", style.SCORED, 0.9, style.Z_MODE, "s", 2.6)
 
 
-def draw_forecasts(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> Axes:
-    """Draw all modes of all forecasts, metres relative to the scene's `origin`, and probabilities.
-
-    Probable modes are on top. Modes of the focal agent have the focal color and end in circles,
-    others are thinner and end in squares. Line k of a track has the gid "mode:<track id>:<k>".
-    Labels fit the current limits and size of `ax`.
-    """
+def styles_by_role(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[ModeStyle]:
+    """The looks of forecasts: one for the focal agent and one for all other agents."""
     focal = [scene.agent_role[forecast.agent] == AgentRole.FOCAL for forecast in forecasts]
     others = _OTHER_MODES
     if not any(focal):
         others = others._replace(name="forecast")
-    for forecast, is_focal in zip(forecasts, focal, strict=True):
-        look = _FOCAL_MODES if is_focal else others
-        _draw_modes(ax, forecast, scene.agent_id[forecast.agent], look)
-    _draw_probabilities(ax, scene, forecasts)
+    return [_FOCAL_MODES if is_focal else others for is_focal in focal]
+
+
+def draw_forecasts(
+    ax: Axes,
+    scene: Scene,
+    forecasts: Sequence[AgentForecast],
+    looks: Sequence[Sequence[ModeStyle]] | None = None,
+) -> Axes:
+    """Draw all modes of all forecasts, metres relative to the scene's `origin`.
+
+    Probable modes are on top and, if all modes of an agent have one color, more opaque. By default,
+    modes of the focal agent have the focal color and end in circles, others are thinner and end in
+    squares; `looks` gives one style per forecast and mode instead. Line k of a track has the gid
+    "mode:<track id>:<k>".
+    """
+    if looks is None:
+        of_agent = styles_by_role(scene, forecasts)
+        looks = [[look] * len(f.probability) for f, look in zip(forecasts, of_agent, strict=True)]
+    for forecast, of_mode in zip(forecasts, looks, strict=True):
+        _draw_modes(ax, forecast, scene.agent_id[forecast.agent], of_mode)
     return ax
 
 
-def _draw_modes(ax: Axes, forecast: AgentForecast, track_id: str, look: _ModeStyle) -> None:
+def _draw_modes(
+    ax: Axes, forecast: AgentForecast, track_id: str, looks: Sequence[ModeStyle]
+) -> None:
     order = np.argsort(-forecast.probability, kind="stable")
     max_probability = max(float(forecast.probability.max()), 1e-12)
+    one_color = len({look.color for look in looks}) == 1
     for rank, mode in enumerate(order.tolist()):
-        relative = float(forecast.probability[mode]) / max_probability
+        look = looks[mode]
         x, y = forecast.position[mode].T
         (line,) = ax.plot(x, y, color=look.color, linewidth=look.width)
-        line.set_alpha(MIN_ALPHA + (1.0 - MIN_ALPHA) * relative)
+        if one_color:
+            relative = float(forecast.probability[mode]) / max_probability
+            line.set_alpha(MIN_ALPHA + (1.0 - MIN_ALPHA) * relative)
         line.set(solid_capstyle="butt", solid_joinstyle="round")
         line.set(marker=look.marker, markersize=look.marker_size, markevery=[-1])
         line.set(markeredgecolor=style.PAPER, markeredgewidth=0.4)
         line.set(gid=f"mode:{track_id}:{mode}", zorder=look.zorder - 0.4 * rank / len(order))
-        # one entry per agent; the legend shows each name once
-        line.set_label("" if rank else look.name)
+        line.set_label(look.name)  # the legend shows each name once
 
 
-def _draw_probabilities(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> None:
-    """Write probabilities at end points without overlaps, the most probable first.
+def probability_labels(
+    scene: Scene, forecasts: Sequence[AgentForecast], colors: Mapping[int, str]
+) -> list[Label]:
+    """Labels of end points with probabilities, the most probable first, in the agents' colors.
 
-    If there is a main forecast (`main_forecast`), all its modes are labeled, otherwise the best
-    mode of each agent. Labels avoid end points and, if possible, lines.
+    If there is a main forecast (`main_forecast`), they are those of all its modes, otherwise the
+    best mode of each agent. More than `MAX_LABELED` agents have no labels.
     """
     main = main_forecast(scene, forecasts)
-    color = style.SCORED_DARK
+    if main is not None:
+        return _labels(main, len(main.probability), colors.get(main.agent))
     labels: list[Label] = []
-    if main is None:
+    if len(forecasts) <= MAX_LABELED:
         for forecast in forecasts:
-            labels += _labels(forecast, 1)
-    else:
-        labels = _labels(main, len(main.probability))
-        if scene.agent_role[main.agent] == AgentRole.FOCAL:
-            color = style.FOCAL_DARK
-    place_labels(ax, labels, _drawn_points(scene, forecasts), _end_points(scene, forecasts), color)
+            labels += _labels(forecast, 1, colors.get(forecast.agent))
+    return labels
 
 
-def _labels(forecast: AgentForecast, count: int) -> list[Label]:
+def _labels(forecast: AgentForecast, count: int, color: str | None) -> list[Label]:
     """The labels of the `count` most probable modes; very small probabilities have none."""
     order = np.argsort(-forecast.probability, kind="stable")
     labels = []
@@ -179,11 +201,11 @@ def _labels(forecast: AgentForecast, count: int) -> list[Label]:
         probability = float(forecast.probability[mode])
         if probability >= MIN_LABELED:
             middle = path[max(len(path) // 2 - 1, 0)]
-            labels.append(Label(f"{probability:.2f}", path[-1], path[-1] - middle))
+            labels.append(Label(f"{probability:.2f}", path[-1], path[-1] - middle, color))
     return labels
 
 
-def _drawn_points(scene: Scene, forecasts: Sequence[AgentForecast]) -> np.ndarray:
+def drawn_points(scene: Scene, forecasts: Sequence[AgentForecast]) -> np.ndarray:
     """Points [n, 2] of modes, recorded futures and agents, which labels avoid if possible."""
     points = [forecast.position.reshape(-1, 2) for forecast in forecasts]
     future = scene.position[:, scene.num_history :]
@@ -193,7 +215,7 @@ def _drawn_points(scene: Scene, forecasts: Sequence[AgentForecast]) -> np.ndarra
     return np.concatenate(points)
 
 
-def _end_points(scene: Scene, forecasts: Sequence[AgentForecast]) -> np.ndarray:
+def end_points(scene: Scene, forecasts: Sequence[AgentForecast]) -> np.ndarray:
     """Last points [n, 2] of modes and recordings, which labels never cover."""
     ends = [np.zeros((0, 2))]
     for forecast in forecasts:

@@ -1,13 +1,17 @@
 """Texts next to points of a picture, without overlaps."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
 from matplotlib.patheffects import withStroke
 
 from trajformer.plotting import style
+from trajformer.plotting.fonts import families
 
 # Candidate positions of a label: its distance from the point, and the angle to its direction.
 _DISTANCES_PT = (4.0, 9.0, 16.0, 24.0)
@@ -15,7 +19,6 @@ _ANGLES = np.array([0.0, 0.6, -0.6, 1.2, -1.2, 1.8, -1.8, 2.5, -2.5])  # radians
 _MIN_LEADER_PT = 9.0  # a label at this distance needs a line to its point
 _END_RADIUS_PT = 2.5
 _GAP_PT = 0.5  # between two labels, and between a label and a line
-_DIGIT_PT = 0.62  # relative to the font size; wide enough for the widest digit
 _HEIGHT_PT = 1.0  # relative to the font size
 
 
@@ -25,6 +28,7 @@ class Label(NamedTuple):
     text: str
     point: np.ndarray
     direction: np.ndarray
+    color: str | None = None  # None: the color of all labels
 
 
 def place_labels(
@@ -64,14 +68,15 @@ def place_labels(
         if np.isfinite(cost[best]):
             occupied = np.concatenate([occupied, box[best : best + 1]])
             offset = box[best].mean(0) - anchor
-            _write(ax, label, offset, color, with_leader=distance[best] >= _MIN_LEADER_PT)
+            with_leader = bool(distance[best] >= _MIN_LEADER_PT)
+            _write(ax, label, offset, label.color or color, with_leader)
 
 
 def _candidates(
     text: str, anchor: np.ndarray, ahead: np.ndarray, distance: np.ndarray, angle: np.ndarray
 ) -> np.ndarray:
     """Boxes [candidates, 2, 2] of a text around its anchor [2], in points."""
-    size = np.array([len(text) * _DIGIT_PT, _HEIGHT_PT]) * style.LABEL_PT
+    size = np.array([_width(text), _HEIGHT_PT * style.LABEL_PT])
     absolute = np.arctan2(ahead[1], ahead[0]) + angle
     unit = np.stack([np.cos(absolute), np.sin(absolute)], -1)
     # the distance is measured from the anchor to the edge of the box, not to its middle
@@ -79,6 +84,15 @@ def _candidates(
     middle = anchor + unit * to_middle[:, None]
     corners = np.array([-0.5, 0.5])[:, None] * size
     return middle[:, None] + corners
+
+
+@cache
+def _width(text: str) -> float:
+    """Width of a text in points; characters of other scripts come from other fonts."""
+    font = FontProperties(family=families(), size=style.LABEL_PT)
+    renderer = RendererAgg(1, 1, 72.0)
+    width, _, _ = renderer.get_text_width_height_descent(text, font, False)
+    return float(width) + 1.0  # whole pixels in the picture
 
 
 def _count_inside(points: np.ndarray, box: np.ndarray, margin: float) -> np.ndarray:
@@ -110,6 +124,8 @@ def _write(ax: Axes, label: Label, offset: np.ndarray, color: str, with_leader: 
         ha="center",
         va="center_baseline",
         fontsize=style.LABEL_PT,
+        fontfamily=families(),
+        parse_math=False,
         color=color,
         arrowprops=leader,
         zorder=style.Z_LABEL,

@@ -18,6 +18,8 @@ ARROW_SIZE_M = 1.0
 MIN_LANE_WITH_ARROW_M = 8.0
 _MIN_BOX_M = 2.5  # a focal agent shorter than this gets a ring, because its box is hard to see
 _MIN_NOSE_M = 1.5
+_MIN_WIDTH_PT = 3.0  # of a drawn box
+_MIN_CIRCLE_PT = 4.5  # of a drawn pedestrian
 _MANY_TARGETS = 12  # with more targets, recorded futures get thinner lines
 _CIRCLE = np.linspace(0, 2 * np.pi, 17)[:-1]
 # front left, back left, back right, front right, in half lengths and half widths
@@ -118,7 +120,7 @@ def _chevrons(lines: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
             yield np.stack([back + across, tip, back - across])
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
     """Style of one group of agents."""
 
     name: str
@@ -133,7 +135,7 @@ class _Look(NamedTuple):
 
 
 _LOOKS = {
-    "context": _Look(
+    "context": Look(
         name="other agent",
         face=style.CONTEXT_FACE,
         edge=style.CONTEXT_EDGE,
@@ -144,7 +146,7 @@ _LOOKS = {
         trail_width=0.8,
         trail_zorder=style.Z_TRAIL,
     ),
-    "recorder": _Look(
+    "recorder": Look(
         name="ego vehicle",
         face=style.PAPER,
         edge=style.RECORDER,
@@ -155,7 +157,7 @@ _LOOKS = {
         trail_width=0.9,
         trail_zorder=style.Z_TRAIL,
     ),
-    "scored": _Look(
+    "scored": Look(
         name="scored agent",
         face=style.SCORED,
         edge=style.SCORED_DARK,
@@ -166,7 +168,7 @@ _LOOKS = {
         trail_width=1.5,
         trail_zorder=style.Z_TARGET_TRAIL,
     ),
-    "focal": _Look(
+    "focal": Look(
         name="focal agent",
         face=style.FOCAL,
         edge=style.TRUTH,
@@ -180,24 +182,39 @@ _LOOKS = {
 }
 
 
-def outlines(scene: Scene, agents: list[int]) -> list[np.ndarray]:
-    """Outlines [p, 2] of agents at step H - 1, metres: a circle for a pedestrian, or the box."""
-    poses = _poses(scene, agents)
-    sizes = agent_sizes(scene, agents)
-    shapes = []
-    for agent, pose, size in zip(agents, poses, sizes, strict=True):
-        if scene.agent_kind[agent] == AgentKind.PEDESTRIAN:
+_FUTURE_COLORS = {
+    AgentRole.CONTEXT: style.TRUTH,
+    AgentRole.SCORED: style.SCORED_DARK,
+    AgentRole.FOCAL: style.TRUTH,
+}
+
+
+def outlines(scene: Scene, agents: list[int], ax: Axes | None = None) -> list[np.ndarray]:
+    """Outlines [p, 2] of agents when last observed, metres: a circle for a pedestrian, or the box.
+
+    With `ax`, agents that would be too small to see in its limits are enlarged.
+    """
+    kinds = scene.agent_kind[agents].tolist()
+    sizes = shown_sizes(scene, agents, ax)
+    return shapes(kinds, last_poses(scene, agents), sizes)
+
+
+def shapes(kinds: Sequence[int], poses: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Outlines [p, 2] of agents with kinds, poses [n, 3] and sizes [n, 2] (length, width)."""
+    drawn = []
+    for kind, pose, size in zip(kinds, poses, sizes, strict=True):
+        if kind == AgentKind.PEDESTRIAN:
             circle = np.stack([np.cos(_CIRCLE), np.sin(_CIRCLE)], -1)
-            shapes.append(pose[:2] + size[0] / 2 * circle)
+            drawn.append(pose[:2] + size[0] / 2 * circle)
         else:
-            shapes.append(from_frame(_CORNERS * size / 2, pose))
-    return shapes
+            drawn.append(from_frame(_CORNERS * size / 2, pose))
+    return drawn
 
 
 def agent_sizes(scene: Scene, agents: list[int]) -> np.ndarray:
     """Length and width [n, 2] of agents in metres: the recorded size, else that of the kind."""
     kinds = scene.agent_kind[agents].tolist()
-    usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in kinds])
+    usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in kinds]).reshape(-1, 2)
     usual = usual * style.SCALE[scene.unit]
     if not len(scene.agent_size):
         return usual
@@ -205,11 +222,32 @@ def agent_sizes(scene: Scene, agents: list[int]) -> np.ndarray:
     return np.where(recorded > 0.0, recorded, usual)
 
 
-def _poses(scene: Scene, agents: list[int]) -> np.ndarray:
-    """Poses float64 [n, 3] of agents at step H - 1."""
-    now = scene.num_history - 1
-    position = scene.position[agents, now]
-    heading = scene.heading[agents, now, None]
+def shown_sizes(scene: Scene, agents: list[int], ax: Axes | None) -> np.ndarray:
+    """Sizes [n, 2] as drawn: too small agents are enlarged, with the same ratio of the sides."""
+    sizes = agent_sizes(scene, agents)
+    if ax is None:
+        return sizes
+    is_pedestrian = scene.agent_kind[agents] == AgentKind.PEDESTRIAN
+    smallest = np.where(is_pedestrian, _MIN_CIRCLE_PT, _MIN_WIDTH_PT) * _point(ax)
+    factor = np.maximum(smallest / sizes[:, 1], 1.0)
+    return sizes * factor[:, None]
+
+
+def _point(ax: Axes) -> float:
+    """The length of a point (1/72 inch) in data units, at the current limits of `ax`."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None, "agents need an Axes with a figure"
+    ax.apply_aspect()  # matplotlib delays this until it draws
+    pixels = abs(float(np.diff(ax.transData.transform([(0.0, 0.0), (1.0, 0.0)])[:, 0])[0]))
+    return figure.dpi / 72.0 / max(pixels, 1e-12)
+
+
+def last_poses(scene: Scene, agents: list[int]) -> np.ndarray:
+    """Poses float64 [n, 3] of agents in their last observed step, H - 1 if they are present."""
+    seen = scene.valid[agents, : scene.num_history]
+    last = scene.num_history - 1 - seen[:, ::-1].argmax(1)
+    position = scene.position[agents, last]
+    heading = scene.heading[agents, last, None]
     return np.concatenate([position, heading], -1).astype(np.float64)
 
 
@@ -218,53 +256,71 @@ def draw_agents(
     scene: Scene,
     colors: Mapping[int, str] | None = None,
     futures: Sequence[int] = (),
+    future_colors: Mapping[int, str] | None = None,
 ) -> Axes:
     """Draw every agent that is valid at step H - 1, its history, and recorded futures.
 
-    Recorded futures are those of scored agents and of the agents `futures` (indices). `colors` by
-    index of the agent replace the color of its group. Artists have the gids "boxes:<group>" and
-    "trails:<group>" (groups: "focal", "scored", "recorder" for the recording vehicle, "context"),
+    Recorded futures are those of scored agents and of the agents `futures` (indices). Agents of
+    `futures` that were observed only earlier are drawn hollow where they were last seen. `colors`
+    and `future_colors` by index of the agent replace the color of its group. Agents that would be
+    too small to see are enlarged. Artists have the gids "boxes:<group>" and "trails:<group>"
+    (groups: "focal", "scored", "recorder" for the recording vehicle, "context"), "boxes:lost",
     "truth:<track id>" and "focal-ring".
     """
     colors = colors or {}
+    now = scene.num_history - 1
+    present = scene.valid[:, now]
+    for name, members in groups(scene).items():
+        agents = np.flatnonzero(members & present).tolist()
+        if agents:
+            _draw_trails(ax, scene, agents, _LOOKS[name], colors, f"trails:{name}")
+            _draw_boxes(ax, scene, agents, name, colors)
+    seen_earlier = scene.valid[:, :now].any(1) & ~present
+    lost = [agent for agent in sorted(set(futures)) if seen_earlier[agent]]
+    if lost:
+        _draw_lost(ax, scene, lost, colors)
+    _draw_truths(ax, scene, futures, future_colors or {})
+    return ax
+
+
+def groups(scene: Scene) -> dict[str, np.ndarray]:
+    """Masks [A] of the agents with the same look, the most important last."""
     role = scene.agent_role
-    present = scene.valid[:, scene.num_history - 1]
     recorder = np.array([name == style.RECORDER_ID for name in scene.agent_id])
-    groups = {
+    return {
         "context": (role == AgentRole.CONTEXT) & ~recorder,
         "recorder": (role == AgentRole.CONTEXT) & recorder,
         "scored": role == AgentRole.SCORED,
         "focal": role == AgentRole.FOCAL,
     }
-    for name, members in groups.items():
-        agents = np.flatnonzero(members & present).tolist()
-        if agents:
-            _draw_trails(ax, scene, agents, _LOOKS[name], colors, f"trails:{name}")
-            _draw_boxes(ax, scene, agents, name, colors)
-    _draw_truths(ax, scene, futures)
-    return ax
 
 
-def _draw_boxes(
-    ax: Axes, scene: Scene, agents: list[int], name: str, colors: Mapping[int, str]
-) -> None:
+def face_colors(
+    scene: Scene, agents: list[int], name: str, colors: Mapping[int, str]
+) -> tuple[list[str], Look]:
+    """Face colors of agents of a group, and the look of the group."""
     look = _LOOKS[name]
-    # the legend shows the first box, so the faint ones are last
-    agents = sorted(agents, key=lambda agent: scene.agent_kind[agent] in style.FAINT_KINDS)
     faces = []
     for agent in agents:
         faint = name == "context" and scene.agent_kind[agent] in style.FAINT_KINDS
         face = style.FAINT_FACE if faint else look.face
         faces.append(colors.get(agent, face))
-    boxes = PolyCollection(outlines(scene, agents), facecolors=faces)
+    return faces, look
+
+
+def _draw_boxes(
+    ax: Axes, scene: Scene, agents: list[int], name: str, colors: Mapping[int, str]
+) -> None:
+    # the legend shows the first box, so the faint ones are last
+    agents = sorted(agents, key=lambda agent: scene.agent_kind[agent] in style.FAINT_KINDS)
+    faces, look = face_colors(scene, agents, name, colors)
+    boxes = PolyCollection(outlines(scene, agents, ax), facecolors=faces)
     boxes.set(edgecolor=look.edge, linewidth=look.edge_width)
     _add(ax, boxes, gid=f"boxes:{name}", zorder=look.zorder, label=look.name)
-    poses = _poses(scene, agents)
-    sizes = agent_sizes(scene, agents)
-    noses = list(_noses(poses, sizes))
-    if noses:
-        lines = LineCollection(noses, colors=look.nose, linewidths=0.6)
-        _add(ax, lines, autolim=False, zorder=look.zorder + 0.05, gid=f"noses:{name}")
+    poses = last_poses(scene, agents)
+    sizes = shown_sizes(scene, agents, ax)
+    lines = LineCollection(list(noses(poses, sizes)), colors=look.nose, linewidths=0.6)
+    _add(ax, lines, autolim=False, zorder=look.zorder + 0.05, gid=f"noses:{name}")
     if name == "focal" and sizes[0, 0] < _MIN_BOX_M:
         x, y = poses[:1, :2].T
         (ring,) = ax.plot(x, y, "o", markersize=9.5)
@@ -272,7 +328,16 @@ def _draw_boxes(
         ring.set(markeredgewidth=look.edge_width, gid="focal-ring", zorder=look.zorder)
 
 
-def _noses(poses: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
+def _draw_lost(ax: Axes, scene: Scene, agents: list[int], colors: Mapping[int, str]) -> None:
+    """Agents that are not seen at present: hollow boxes, and their history in the same color."""
+    edges = [colors.get(agent, style.CONTEXT_EDGE) for agent in agents]
+    boxes = PolyCollection(outlines(scene, agents, ax), facecolors="none", edgecolors=edges)
+    boxes.set(linewidth=0.9, linestyle=(0, (2.0, 1.2)), label="seen until shortly before")
+    _add(ax, boxes, gid="boxes:lost", zorder=style.Z_TARGET)
+    _draw_trails(ax, scene, agents, _LOOKS["context"], colors, "trails:lost")
+
+
+def noses(poses: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
     """Arrowheads [3, 2] inside the front of long boxes, which show the heading."""
     for pose, (length, width) in zip(poses, sizes, strict=True):
         if length >= _MIN_NOSE_M:
@@ -286,7 +351,7 @@ def _draw_trails(
     ax: Axes,
     scene: Scene,
     agents: list[int],
-    look: _Look,
+    look: Look,
     colors: Mapping[int, str],
     gid: str,
 ) -> None:
@@ -307,7 +372,7 @@ def _draw_trails(
     _add(ax, trails, gid=gid)
 
 
-def _draw_truths(ax: Axes, scene: Scene, futures: Sequence[int]) -> None:
+def _draw_truths(ax: Axes, scene: Scene, futures: Sequence[int], colors: Mapping[int, str]) -> None:
     """Recorded futures of scored agents and of `futures`, the focal agent first."""
     role = scene.agent_role
     rank = role.astype(np.int64) + 1
@@ -315,23 +380,28 @@ def _draw_truths(ax: Axes, scene: Scene, futures: Sequence[int]) -> None:
     rank[np.setdiff1d(context, futures)] = 0
     count = int(np.count_nonzero(rank))
     drawn = np.argsort(-rank, kind="stable")[:count]
-    for agent in drawn:
-        _draw_truth(ax, scene, agent, many=count > _MANY_TARGETS)
+    for agent in drawn.tolist():
+        color = colors.get(agent, _FUTURE_COLORS[role[agent]])
+        _draw_truth(ax, scene, agent, color, many=count > _MANY_TARGETS)
 
 
-def _draw_truth(ax: Axes, scene: Scene, agent: int, many: bool) -> None:
+def _draw_truth(ax: Axes, scene: Scene, agent: int, color: str, many: bool) -> None:
     """The recorded future, dashed on a white halo, so that it is visible on top of forecasts."""
     valid = scene.valid[agent, scene.num_history :]
-    if not valid.any():
+    position = scene.position[agent, scene.num_history :]
+    # a path inside the box of a standing agent is no line, and its marker would cover the box
+    present = last_poses(scene, [agent])[0, :2]
+    distance = np.linalg.norm(position - present, axis=-1)
+    stands = (distance[valid] < agent_sizes(scene, [agent])[0, 0] / 2).all()
+    if not valid.any() or (many and stands):
         return
-    width, size = 0.8, 4.0
+    width, size = 0.9, 4.2
     if scene.agent_role[agent] == AgentRole.FOCAL:
         width, size = 1.2, 5.5
     elif many:
-        width, size = 0.55, 2.8
-    position = scene.position[agent, scene.num_history :]
+        width, size = 0.7, 3.2
     x, y = np.where(valid[:, None], position, np.nan).T
-    (line,) = ax.plot(x, y, color=style.TRUTH, linewidth=width, linestyle=(0, (3.0, 1.5)))
+    (line,) = ax.plot(x, y, color=color, linewidth=width, linestyle=(0, (3.0, 1.5)))
     line.set(gid=f"truth:{scene.agent_id[agent]}", zorder=style.Z_TRUTH, label="recorded future")
     last = int(np.flatnonzero(valid)[-1])
     line.set(marker="X", markersize=size, markevery=[last])

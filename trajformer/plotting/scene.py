@@ -1,58 +1,87 @@
-"""A scene as a picture: map, agents, recorded futures and forecasts; and the choice of scenes.
+"""A scene as a picture: map, agents, recorded futures and forecasts.
 
 Figures are created without pyplot, so there is no global state.
 """
 
-import hashlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import Collection
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.transforms import Bbox
-from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.plotting import style
-from trajformer.plotting.crowd import FAINT, crowd_colors, draw_crowd, draw_density, is_crowd
+from trajformer.plotting.colors import Colors, choose_colors
+from trajformer.plotting.crowd import FAINT, draw_crowd, draw_density, is_crowd
 from trajformer.plotting.fonts import escaped, families
 from trajformer.plotting.forecasts import (
     AgentForecast,
     draw_forecasts,
+    drawn_points,
+    end_points,
     main_forecast,
     match_forecasts,
-    track_errors,
+    probability_labels,
+    shown_errors,
 )
-from trajformer.plotting.recorded import draw_agents, draw_map
-from trajformer.plotting.view import choose_view
-from trajformer.scenes.files import atomically
+from trajformer.plotting.labels import Label, place_labels
+from trajformer.plotting.legend import BELOW_INCHES, add_legend
+from trajformer.plotting.recorded import draw_agents, draw_map, last_poses
+from trajformer.plotting.view import View, choose_view, focus
 from trajformer.scenes.scene import AgentRole, Scene
-from trajformer.scenes.store import SceneStore
 
-FIGURE_INCHES = (4.2, 5.2)
 DPI = 150
-SOFTWARE = "trajformer"  # in the pictures of this program
+_SIDE = 3.48  # inches, of square axes that are up to 100 m wide
+_LEGIBLE_M = 100.0  # on `_SIDE`; wider pictures are larger
+_LEGIBLE_AGENTS = 16  # with a forecast, on `_SIDE`
+_MAX_SCALE = 2.6  # of a picture with one scene
+_MAX_SCALE_IN_ROW = 1.2
 _COLUMNS = 4  # scenes in a row of a picture
-# inches around the square axes; the legend uses the space below
+# inches around the square axes
 _LEFT = 0.6
+_DIGIT = 0.07  # more on the left for each digit of a coordinate after the fourth
 _RIGHT = 0.12
 _TOP = 0.45
-_LEGEND = (  # columns
-    ("focal agent", "scored agent", "other agent", "ego vehicle"),
-    ("forecast (focal)", "forecast (others)", "forecast", "forecasts by agent", "recorded future"),
-    ("vehicle lane", "bus lane", "bike lane", "crosswalk", "road edge", "road line"),
-)
+_BOTTOM = 0.08
 _MAX_ID = 20  # characters; longer scene ids are shortened
-ByScene = Mapping[str, Sequence[TrackForecast]]
+_MAX_TRACK_ID = 14
+_MODEST_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """What a picture shows.
+
+    Attributes:
+        density: the expected density of agents (`draw_density`) instead of modes.
+        agents: track ids; only their forecasts and recorded futures are drawn, the other agents are
+            gray, and the window fits them. Empty: all.
+        ids: write the track ids of agents with a forecast, else of targets, else of all.
+        zoom: scale relative to the window of `choose_view`.
+        color: "agent", "type" or "world" (`choose_colors`).
+    """
+
+    density: bool = False
+    agents: tuple[str, ...] = ()
+    ids: bool = False
+    zoom: float = 1.0
+    color: str = "agent"
+
+
+class SceneFigure(Figure):
+    """A figure that notebooks show, also without a plotting backend."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        FigureCanvasAgg(self)
+        self.savefig(buffer, format="png", dpi=DPI)
+        return buffer.getvalue()
 
 
 @style.fixed_style
@@ -62,19 +91,24 @@ def plot_scene(
     batch: SceneBatch | None = None,
     *,
     density: bool = False,
+    agents: Sequence[str] = (),
+    ids: bool = False,
+    zoom: float = 1.0,
+    color: str = "agent",
 ) -> Figure:
-    """Draw a scene, with or without map and future, into a new figure.
+    """Draw a scene, with or without map and future, into a new figure, which notebooks show.
 
-    `density` is that of `draw_scene`.
     The forecasts are the content of a forecast file, or the output of a model for a `batch` that
-    contains the scene. Raises TrajformerError: a forecast is for another scene, for an unknown
-    agent or has another horizon. ValueError: the output of a model is given without its batch.
+    contains the scene. The other arguments are those of `PictureOptions`.
+
+    Raises TrajformerError: a forecast is for another scene, for an unknown agent or has another
+    horizon, or an agent of `agents` is not in the scene. ValueError: the output of a model is given
+    without its batch.
     """
     if isinstance(forecasts, Forecast):
         forecasts = _of_scene(scene, forecasts, batch)
-    figure, (ax,) = _new_figure(1)
-    draw_scene(ax, scene, forecasts or (), density=density)
-    return figure
+    options = PictureOptions(density, tuple(agents), ids, zoom, color)
+    return draw_picture([scene], [forecasts or ()], options)
 
 
 def _of_scene(scene: Scene, forecast: Forecast, batch: SceneBatch | None) -> list[TrackForecast]:
@@ -89,56 +123,198 @@ def _of_scene(scene: Scene, forecast: Forecast, batch: SceneBatch | None) -> lis
     return [track for track in tracks if track.scene_id == scene.scene_id]
 
 
-def _new_figure(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with square axes in rows of at most `_COLUMNS`."""
-    cell_width, cell_height = FIGURE_INCHES
-    columns = min(count, _COLUMNS)
-    rows = -(-count // _COLUMNS)
-    width = columns * cell_width
-    height = rows * cell_height
-    side = cell_width - _LEFT - _RIGHT
-    figure = Figure(figsize=(width, height))
-    axes = []
-    for number in range(count):
-        x = number % columns * cell_width + _LEFT
-        y = (rows - number // columns) * cell_height - _TOP - side
-        axes.append(figure.add_axes((x / width, y / height, side / width, side / height)))
-    return figure, axes
+class _Content:
+    """A scene with its forecasts, as far as they are shown, and the window of the picture."""
+
+    def __init__(
+        self, scene: Scene, forecasts: Iterable[TrackForecast], options: PictureOptions
+    ) -> None:
+        matched = match_forecasts(scene, forecasts)
+        selected = _selected(scene, options.agents)
+        if selected:
+            matched = [forecast for forecast in matched if forecast.agent in selected]
+            # to all other parts of a picture, agents that are not selected are context
+            role = np.full_like(scene.agent_role, AgentRole.CONTEXT)
+            role[selected] = scene.agent_role[selected]
+            scene = replace(scene, agent_role=role)
+        self.scene: Scene = scene
+        self.forecasts = matched
+        self.selected = selected
+        self.view: View = choose_view(scene, matched, selected)
+        if options.zoom != 1.0:
+            shown = selected or [forecast.agent for forecast in matched]
+            self.view = self.view.zoomed(options.zoom, focus(scene, shown))
+
+
+def _selected(scene: Scene, names: Sequence[str]) -> list[int]:
+    """Indices of the agents with these ids that are in the scene (TrajformerError: none is)."""
+    selected = [agent for agent, name in enumerate(scene.agent_id) if name in names]
+    if names and not selected:
+        known = ", ".join(scene.agent_id[:5])
+        raise TrajformerError(f"scene {scene.scene_id!r} has no agent {names[0]!r} (has {known} …)")
+    return selected
+
+
+@style.fixed_style
+def draw_picture(
+    scenes: Sequence[Scene],
+    forecasts: Sequence[Iterable[TrackForecast]],
+    options: PictureOptions = PictureOptions(),
+) -> Figure:
+    """Draw scenes with their forecasts in rows of at most four square axes into a new figure.
+
+    Wide scenes and scenes with many forecasts get larger axes. Raises as `plot_scene`.
+    """
+    pairs = zip(scenes, forecasts, strict=True)
+    contents = [_Content(scene, of_scene, options) for scene, of_scene in pairs]
+    largest = max(_legible_scale(content) for content in contents)
+    limit = _MAX_SCALE if len(contents) == 1 else _MAX_SCALE_IN_ROW
+    side = _SIDE * min(largest, limit)
+    coordinates = [np.abs(content.scene.origin + content.view.center) for content in contents]
+    digits = len(str(int(np.max(coordinates))))
+    left = _LEFT + _DIGIT * max(digits - _MODEST_DIGITS, 0)
+    cells = _Cells(len(contents), side, left)
+    figure = SceneFigure(figsize=cells.size(0.0))
+    FigureCanvasAgg(figure)
+    axes = [figure.add_axes(box) for box in cells.boxes(0.0)]
+    for ax, content in zip(axes, contents, strict=True):
+        _draw(ax, content, options)
+    _fit_height(figure, axes, cells)
+    return figure
+
+
+def _legible_scale(content: _Content) -> float:
+    """How much larger than `_SIDE` axes have to be, so that boxes and lines can be seen."""
+    width = 2 * content.view.half / style.SCALE[content.scene.unit]
+    crowding = np.sqrt(len(content.forecasts) / _LEGIBLE_AGENTS)
+    return max(1.0, width / _LEGIBLE_M, float(crowding))
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Square axes in rows, with space for a legend below each, inches."""
+
+    count: int
+    side: float
+    left: float
+
+    def size(self, legend: float) -> tuple[float, float]:
+        """Width and height of the figure, for legends of a height."""
+        columns = min(self.count, _COLUMNS)
+        rows = -(-self.count // _COLUMNS)
+        return columns * self._width(), rows * self._height(legend)
+
+    def boxes(self, legend: float) -> list[tuple[float, float, float, float]]:
+        """Left, bottom, width and height of the axes relative to the figure."""
+        width, height = self.size(legend)
+        boxes = []
+        for number in range(self.count):
+            x = number % _COLUMNS * self._width() + self.left
+            row = number // _COLUMNS
+            y = height - row * self._height(legend) - _TOP - self.side
+            boxes.append((x / width, y / height, self.side / width, self.side / height))
+        return boxes
+
+    def _width(self) -> float:
+        return self.left + self.side + _RIGHT
+
+    def _height(self, legend: float) -> float:
+        return _TOP + self.side + BELOW_INCHES + legend + _BOTTOM
+
+
+def _fit_height(figure: Figure, axes: Sequence[Axes], cells: _Cells) -> None:
+    """Make the space below the axes as high as the highest legend."""
+    heights = [0.0]
+    for ax in axes:
+        legend = ax.get_legend()
+        if legend is not None:
+            heights.append(legend.get_window_extent().height / figure.dpi)
+    highest = max(heights)
+    figure.set_size_inches(*cells.size(highest))
+    for ax, box in zip(axes, cells.boxes(highest), strict=True):
+        ax.set_position(box)
 
 
 @style.fixed_style
 def draw_scene(
-    ax: Axes, scene: Scene, forecasts: Iterable[TrackForecast] = (), *, density: bool = False
+    ax: Axes,
+    scene: Scene,
+    forecasts: Iterable[TrackForecast] = (),
+    options: PictureOptions = PictureOptions(),
 ) -> Axes:
     """Draw a scene with its forecasts and a legend, cropped to the relevant part.
 
-    Crowds have one color per pedestrian. With `density`, the expected density of people
-    (`draw_density`) is drawn instead of the modes. Raises as `plot_scene`.
+    Data coordinates of `ax` are relative to the scene's `origin`; ticks show coordinates of the
+    recording. Raises as `plot_scene`.
     """
-    matched = match_forecasts(scene, forecasts)
-    choose_view(scene, matched).apply(ax, scene.unit)
+    return _draw(ax, _Content(scene, forecasts, options), options)
+
+
+def _draw(ax: Axes, content: _Content, options: PictureOptions) -> Axes:
+    scene = content.scene
+    matched = content.forecasts
+    content.view.apply(ax, scene.unit, scene.origin.tolist())
     ax.set_autoscale_on(False)
     draw_map(ax, scene)
-    futures = [forecast.agent for forecast in matched]
-    if density:
+    colors = choose_colors(scene, matched, options.color)
+    futures = content.selected or [forecast.agent for forecast in matched]
+    if options.density:
         draw_agents(ax, scene, dict.fromkeys(futures, FAINT), futures)
         draw_density(ax, scene, matched)
-    elif is_crowd(scene):
-        draw_agents(ax, scene, crowd_colors(scene, matched), futures)
-        draw_crowd(ax, scene, matched)
     else:
-        draw_agents(ax, scene, futures=futures)
-        draw_forecasts(ax, scene, matched)
+        draw_agents(ax, scene, colors.face, futures, colors.future)
+        _draw_modes(ax, content, colors, options)
     ax.set_title(
         title(scene, matched), fontsize=style.FONT_PT, fontfamily=families(), parse_math=False
     )
-    return add_legend(ax)
+    kinds = {}
+    for agent, name in colors.kinds.items():
+        kinds[name] = colors.face[agent]
+    return add_legend(ax, kinds)
 
 
-def shown_errors(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[tuple[float, float]]:
-    """minADE and minFDE of the main forecast (`main_forecast`), or of all if there is none."""
-    main = main_forecast(scene, forecasts)
-    return track_errors(scene, forecasts if main is None else [main])
+def _draw_modes(ax: Axes, content: _Content, colors: Colors, options: PictureOptions) -> None:
+    """Forecasts, and texts without overlaps: first ids, then probabilities."""
+    scene, matched = content.scene, content.forecasts
+    labels: list[Label] = []
+    if options.ids:
+        labels += _id_labels(content, colors)
+    if is_crowd(scene) and options.color != "world":
+        draw_crowd(ax, scene, matched, colors.face)
+    else:
+        draw_forecasts(ax, scene, matched, colors.modes)
+        if options.color != "world":  # its legend has the probabilities
+            labels += probability_labels(scene, matched, _text_colors(scene, colors))
+    lines = drawn_points(scene, matched)
+    place_labels(ax, labels, lines, end_points(scene, matched), style.INK)
+
+
+def _text_colors(scene: Scene, colors: Colors) -> dict[int, str]:
+    """Colors of texts by agent; those of the focal agent are orange like its modes."""
+    texts = dict(colors.future)
+    for agent in texts:
+        if scene.agent_role[agent] == AgentRole.FOCAL:
+            texts[agent] = style.FOCAL_DARK
+    return texts
+
+
+def _id_labels(content: _Content, colors: Colors) -> list[Label]:
+    """A label for each shown agent: those with a forecast, else targets, else all."""
+    scene = content.scene
+    agents = content.selected or sorted({forecast.agent for forecast in content.forecasts})
+    agents = agents or np.flatnonzero(scene.agent_role != AgentRole.CONTEXT).tolist()
+    agents = agents or list(range(scene.num_agents))
+    observed = np.flatnonzero(scene.valid[:, : scene.num_history].any(1)).tolist()
+    agents = [agent for agent in agents if agent in observed]
+    agents.sort(key=lambda agent: -int(scene.agent_role[agent]))
+    texts = _text_colors(scene, colors)
+    labels = []
+    for agent, pose in zip(agents, last_poses(scene, agents), strict=True):
+        name = scene.agent_id[agent]
+        if len(name) > _MAX_TRACK_ID:
+            name = f"{name[:6]}…{name[-6:]}"
+        labels.append(Label(escaped(name), pose[:2], np.array([0.0, 1.0]), texts.get(agent)))
+    return labels
 
 
 def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
@@ -160,158 +336,3 @@ def title(scene: Scene, forecasts: Sequence[AgentForecast]) -> str:
             subject = f"track {escaped(scene.agent_id[main.agent])}, {subject}"
     ade, fde = np.mean(known, 0)
     return f"{name}\nminADE {ade:.2f} {scene.unit}, minFDE {fde:.2f} {scene.unit} ({subject})"
-
-
-def add_legend(ax: Axes) -> Axes:
-    """Add a legend below the axes; it names each kind of artist inside the limits once."""
-    entries = _visible_entries(ax)
-    columns = []
-    for group in _LEGEND:
-        visible = [name for name in group if name in entries]
-        if visible:
-            columns.append(visible)
-    if not columns:
-        return ax
-    # matplotlib fills columns of equal length, so short ones end with empty entries
-    rows = max(len(column) for column in columns)
-    names: list[str] = []
-    for column in columns:
-        names += column + [""] * (rows - len(column))
-    empty = Line2D([], [], linestyle="none")
-    ax.legend(
-        [entries.get(name, empty) for name in names],
-        names,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.12),
-        borderaxespad=0.0,
-        ncols=len(columns),
-        fontsize=style.SMALL_PT,
-        frameon=False,
-        columnspacing=1.2,
-        handletextpad=0.5,
-        labelspacing=0.35,
-    )
-    return ax
-
-
-def _visible_entries(ax: Axes) -> dict[str, Artist]:
-    """The first artist of each label that is inside the limits."""
-    view = Bbox(np.transpose([ax.get_xlim(), ax.get_ylim()]))
-    entries: dict[str, Artist] = {}
-    artist: Any
-    for artist, name in zip(*ax.get_legend_handles_labels(), strict=True):
-        filled = isinstance(artist, Collection)
-        paths = artist.get_paths() if filled else [artist.get_path()]
-        if any(path.intersects_bbox(view, filled=filled) for path in paths):
-            entries.setdefault(name, artist)
-    return entries
-
-
-def choose_scenes(
-    store: SceneStore,
-    forecasts: ByScene,
-    *,
-    scene_ids: Sequence[str] = (),
-    worst: int | None = None,
-    random: int | None = None,
-    seed: int = 0,
-) -> list[int]:
-    """Indices of scenes to draw, each once: `scene_ids`, then `worst` scenes, then `random` scenes.
-
-    The worst scenes have the largest minFDE of the main forecast, which the title shows, or of any
-    agent if there is no main forecast; the worst is the first. Scenes without a recorded future are
-    never among them. The random scenes are other scenes with forecasts, or any scenes if there are
-    no forecasts; equal seeds give equal choices. Without `scene_ids`, `worst` and `random`, the
-    result is all scenes with forecasts, or all scenes if there are no forecasts. Forecasts for
-    scenes that are not in the store are ignored.
-
-    Raises StoreError: a requested scene is missing. TrajformerError: a forecast does not fit its
-    scene.
-    """
-    chosen = store.find(scene_ids)
-    ids = store.scene_ids()
-    candidates = list(range(len(ids)))
-    if forecasts:
-        candidates = [index for index in candidates if forecasts.get(ids[index])]
-    if not scene_ids and worst is None and random is None:
-        return candidates
-    if worst is not None and forecasts:
-        chosen += _worst_scenes(store, forecasts, candidates)[:worst]
-    if random is not None:
-        others = sorted(set(candidates) - set(chosen))
-        order = np.random.default_rng(seed).permutation(len(others))
-        chosen += [others[i] for i in order[:random].tolist()]
-    return list(dict.fromkeys(chosen))
-
-
-def _worst_scenes(store: SceneStore, forecasts: ByScene, candidates: Sequence[int]) -> list[int]:
-    """The candidates with a recorded future, sorted by the largest minFDE shown, worst first."""
-    largest: dict[int, float] = {}
-    for index in candidates:
-        scene = store[index]
-        errors = shown_errors(scene, match_forecasts(scene, forecasts[scene.scene_id]))
-        if errors:
-            largest[index] = max(fde for _, fde in errors)
-    return sorted(largest, key=lambda index: (-largest[index], index))
-
-
-def file_name(scene_id: str) -> str:
-    """A scene id as a file name without folder and suffix.
-
-    Changed ids get a digest, so that names are unique.
-    """
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", scene_id).lstrip(".")[:120]
-    if safe and safe == scene_id:
-        return safe
-    digest = hashlib.sha256(scene_id.encode()).hexdigest()[:8]
-    return f"{safe or 'scene'}-{digest}"
-
-
-@style.fixed_style
-def save_scene_plots(
-    store: SceneStore,
-    indices: Sequence[int],
-    forecasts: ByScene,
-    out: Path,
-    *,
-    progress: bool = True,
-    density: bool = False,
-) -> list[Path]:
-    """Write one PNG per scene, `out/<scene id>.png`, or one PNG `out` with the scenes in rows.
-
-    Returns the paths. `out` is a folder, created if missing, or a file with the suffix .png. Scenes
-    without forecasts are drawn as well. Raises TrajformerError: a forecast does not fit its scene.
-    OSError: the folder cannot be written.
-    """
-    one_file = out.suffix == ".png"
-    groups = [list(indices)] if one_file else [[index] for index in indices]
-    paths = []
-    for group in tqdm(groups, desc="plot", unit="picture", disable=not progress):
-        figure, axes = _new_figure(len(group))
-        for ax, index in zip(axes, group, strict=True):
-            scene = store[index]
-            draw_scene(ax, scene, forecasts.get(scene.scene_id, ()), density=density)
-        path = out
-        if not one_file:
-            [index] = group
-            path = out / f"{file_name(store[index].scene_id)}.png"
-        save_figure(figure, path)
-        paths.append(path)
-    return paths
-
-
-@style.fixed_style
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG, and clear it; equal figures give equal bytes.
-
-    Raises as `atomically`. TrajformerError: the file exists and is no picture of this program.
-    """
-    if path.is_file() and path.stat().st_size > 0:
-        with path.open("rb") as file:
-            is_replaceable = f"Software\0{SOFTWARE}".encode() in file.read(512)
-        if not is_replaceable:
-            raise TrajformerError(f"{path}: exists and is no picture of trajformer, so it is kept")
-    with atomically(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": SOFTWARE})
-    # artists and axes form reference cycles: without this, memory grows until garbage collection
-    figure.clear()

@@ -14,7 +14,8 @@ import torch
 
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
-from trajformer.plotting.crowd import COLORS, crowd_colors, is_crowd
+from trajformer.plotting.colors import agent_colors
+from trajformer.plotting.crowd import is_crowd
 from trajformer.plotting.forecasts import (
     AgentForecast,
     main_forecast,
@@ -23,6 +24,7 @@ from trajformer.plotting.forecasts import (
 )
 from trajformer.plotting.page.streams import differences, pack, quantize
 from trajformer.plotting.recorded import agent_sizes
+from trajformer.plotting.style import AGENT_COLORS
 from trajformer.scenes.scene import AgentRole, Scene
 
 LENGTH_STEP = 0.01  # metres
@@ -182,14 +184,14 @@ def _manoeuvres(scene: Scene) -> list[int | None]:
 
 
 def _colors(scene: Scene, files: Sequence[Sequence[AgentForecast]]) -> list[int] | None:
-    """For crowds, the index in `crowd.COLORS` of each agent's color, -1 without a forecast."""
+    """For crowds, the index in `AGENT_COLORS` of each agent, -1 without a forecast."""
     if not is_crowd(scene):
         return None
     forecasts = [forecast for file in files for forecast in file]
-    chosen = crowd_colors(scene, forecasts)
+    chosen = agent_colors(scene, forecasts)
     colors = [-1] * scene.num_agents
     for agent, color in chosen.items():
-        colors[agent] = COLORS.index(color)
+        colors[agent] = AGENT_COLORS.index(color)
     return colors
 
 

@@ -60,6 +60,7 @@ setup(
         "dev": [
             "pytest>=8",
             "pytest-xdist",
+            "playwright>=1.50",
             "hypothesis",
             "ruff",
             "mypy",

@@ -1,6 +1,6 @@
 // Agents: boxes of true size and heading, histories and recorded futures.
 
-import { ROLE_CONTEXT, groupOf } from "./colors.js";
+import { ROLE_CONTEXT, boxColors, groupOf } from "./colors.js";
 import { poseAt } from "./motion.js";
 
 const PEDESTRIAN = 2;
@@ -35,14 +35,8 @@ function addShape(path, fronts, agent, pose, camera) {
   }
 }
 
-function look(palette, group, agent) {
-  if (group === "crowd") return [palette.crowd[agent.color], palette.paper];
-  if (group === "faint") return [palette.faint, palette.contextEdge];
-  return [palette[group], palette[`${group}Edge`]];
-}
-
 /** Boxes of all agents that are seen at a time; the important ones are on top. */
-export function drawBoxes(context, scene, camera, palette, time) {
+export function drawBoxes(context, scene, camera, palette, time, numFiles) {
   const groups = new Map();
   for (const agent of scene.agents) {
     const pose = poseAt(agent, time);
@@ -50,7 +44,7 @@ export function drawBoxes(context, scene, camera, palette, time) {
     const group = groupOf(agent);
     const key = group === "crowd" ? `crowd${agent.color}` : group;
     if (!groups.has(key)) {
-      const colors = look(palette, group, agent);
+      const colors = boxColors(palette, agent, numFiles);
       groups.set(key, { path: new Path2D(), fronts: new Path2D(), colors });
     }
     const { path, fronts } = groups.get(key);
@@ -102,21 +96,20 @@ function addTrack(path, agent, camera, first, last) {
 }
 
 /** Lines behind agents: the whole past of agents with a forecast, two seconds of others. */
-export function drawHistories(context, scene, camera, palette, time, important) {
+export function drawHistories(context, scene, camera, palette, time, view) {
   const last = Math.floor(time);
   const short = Math.round(TRAIL_SECONDS / scene.period);
   const context_path = new Path2D();
   const paths = new Map();
   const all = scene.agents.length <= MANY_AGENTS;
   for (const agent of scene.agents) {
-    const group = groupOf(agent);
-    const isMain = important.has(agent.index) || agent.role !== ROLE_CONTEXT;
+    const isMain = view.important.has(agent.index) || agent.role !== ROLE_CONTEXT;
     if (!isMain) {
       const seen = agent.valid[last] && camera.sees(agent.x[last], agent.y[last]);
       if (all && seen) addTrack(context_path, agent, camera, last - short, last);
       continue;
     }
-    const color = look(palette, group, agent)[0];
+    const color = boxColors(palette, agent, view.numFiles)[0];
     if (!paths.has(color)) paths.set(color, new Path2D());
     addTrack(paths.get(color), agent, camera, 0, Math.min(last, scene.now));
   }
@@ -138,7 +131,7 @@ export function drawHistories(context, scene, camera, palette, time, important) 
 export function drawFutures(context, scene, camera, palette, agents, thin) {
   const path = new Path2D();
   const ends = new Path2D();
-  const size = 4;
+  const size = thin ? 2.5 : 4;
   for (const index of agents) {
     const agent = scene.agents[index];
     addTrack(path, agent, camera, scene.now, scene.steps - 1);
@@ -155,7 +148,7 @@ export function drawFutures(context, scene, camera, palette, agents, thin) {
   context.setLineDash([6, 3]);
   context.stroke(path);
   context.setLineDash([]);
-  context.lineWidth = 2;
+  context.lineWidth = thin ? 1.2 : 2;
   context.stroke(ends);
 }
 

@@ -19,6 +19,18 @@ export function groupOf(agent) {
   return KIND_STATIC.includes(agent.kind) ? "faint" : "context";
 }
 
+/** Face and edge of an agent's box. With several files, colors belong to the files. */
+export function boxColors(palette, agent, numFiles) {
+  const group = groupOf(agent);
+  if (group === "faint") return [palette.faint, palette.contextEdge];
+  if (numFiles > 1 && group === "focal") return [palette.ink, palette.context];
+  if (numFiles > 1 && (group === "scored" || group === "crowd")) {
+    return [palette.contextEdge, palette.ink];
+  }
+  if (group === "crowd") return [palette.crowd[agent.color], palette.paper];
+  return [palette[group], palette[`${group}Edge`]];
+}
+
 /** Color of the modes of an agent: by file if several are shown, else by agent. */
 export function forecastColor(palette, agent, file, numFiles) {
   if (numFiles > 1) return palette.files[file % palette.files.length];

@@ -4,6 +4,7 @@ import { ROLE_FOCAL, forecastColor } from "./colors.js";
 import { bestMode, modePoseAt } from "./motion.js";
 
 const MIN_ALPHA = 0.3;
+const DOT_SIZE = 0.45; // metres; smaller in views from far away
 const LABEL_GAP = 15; // pixels between labels
 
 /** The modes of a track that a choice selects: "all", "likely", "best" or the number of a mode. */
@@ -77,9 +78,12 @@ export function drawModeStates(context, scene, camera, palette, modes, time, sel
       continue;
     }
     context.beginPath();
-    context.arc(x, y, one.isMain ? 4 : 2.6, 0, 2 * Math.PI);
+    const largest = one.isMain ? 4 : 2.6;
+    const radius = Math.min(Math.max(DOT_SIZE * camera.scale, 1.3), largest);
+    context.arc(x, y, radius, 0, 2 * Math.PI);
     context.fillStyle = one.color;
     context.fill();
+    if (radius < 2) continue; // too small for an outline
     context.strokeStyle = palette.paper;
     context.lineWidth = 1;
     context.stroke();

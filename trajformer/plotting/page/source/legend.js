@@ -1,6 +1,6 @@
 // Legend: only what the scene shows; and the scale bar.
 
-import { groupOf, paletteOf } from "./colors.js";
+import { boxColors, groupOf, paletteOf } from "./colors.js";
 import { element } from "./text.js";
 
 const GROUP_NAMES = {
@@ -73,13 +73,9 @@ function stripedSwatch(color) {
 export function showLegend(box, scene, view, settings) {
   const palette = paletteOf(settings);
   const entries = [];
-  const groups = new Set(scene.agents.map(groupOf));
   for (const [group, name] of Object.entries(GROUP_NAMES)) {
-    if (!groups.has(group)) continue;
-    const isCrowd = group === "crowd";
-    const face = isCrowd ? palette.crowd[0] : palette[group];
-    const edge = isCrowd ? palette.paper : palette[`${group}Edge`] ?? palette.contextEdge;
-    entries.push([boxSwatch(face, edge), name]);
+    const example = scene.agents.find((agent) => groupOf(agent) === group);
+    if (example) entries.push([boxSwatch(...boxColors(palette, example, view.numFiles)), name]);
   }
   entries.push(...forecastEntries(scene, view, settings, palette));
   const hasFuture = scene.steps > scene.history;
@@ -104,7 +100,10 @@ function forecastEntries(scene, view, settings, palette) {
   const roles = new Set(tracks.map((track) => scene.agents[track.agent].role === 2));
   const entries = [];
   if (roles.has(true)) entries.push([lineSwatch(palette.focal, 2.4, [], "dot"), "forecast (focal)"]);
-  if (roles.has(false)) entries.push([lineSwatch(palette.scored, 1.6, [], "dot"), "forecast (others)"]);
+  if (roles.has(false)) {
+    const name = roles.has(true) ? "forecast (others)" : "forecast";
+    entries.push([lineSwatch(palette.scored, 1.6, [], "dot"), name]);
+  }
   return entries;
 }
 

@@ -1,9 +1,15 @@
 // The panel at the right: the selected agent, its modes and errors, and the legend.
 
 import { Chart, chartLines } from "./chart.js";
-import { forecastColor, groupOf, paletteOf } from "./colors.js";
+import { boxColors, forecastColor, paletteOf } from "./colors.js";
 import { bestMode, errorsOverTime, speedAt } from "./motion.js";
 import { decimal, element, probabilityText, shortened } from "./text.js";
+
+/** Error of a mode at the end of the horizon; NaN if it is not recorded. */
+function lastError(scene, agent, mode) {
+  const errors = errorsOverTime(scene, agent, mode);
+  return errors[errors.length - 1];
+}
 
 const MAX_ROWS = 8; // modes of a forecast in the panel
 
@@ -55,10 +61,9 @@ export class Panel {
   }
 
   showAgent(scene, agent) {
-    const group = groupOf(agent);
     const swatch = element("span", "swatch");
     const palette = paletteOf(this.settings);
-    swatch.style.background = group === "crowd" ? palette.crowd[agent.color] : palette[group];
+    [swatch.style.background] = boxColors(palette, agent, this.settings.files.length);
     const id = element("strong", "agent-id", shortened(agent.id, 24));
     id.title = agent.id;
     const role = ["", "scored", "focal"][agent.role];
@@ -86,12 +91,15 @@ export class Panel {
       : "no recorded end: no error";
     this.modes.append(element("div", "errors", text));
     const highest = Math.max(...track.modes.map((mode) => mode.probability), 1e-9);
-    for (const mode of track.modes.slice(0, several ? 3 : MAX_ROWS)) {
+    const most = several ? 3 : MAX_ROWS;
+    // the best mode is always listed
+    const listed = track.modes.filter((mode) => mode.rank < most || (mode === best && recorded));
+    for (const mode of listed) {
       const bar = element("span", "bar");
       bar.style.width = `${Math.round((100 * mode.probability) / highest)}%`;
       bar.style.background = color;
-      const errors = errorsOverTime(scene, agent, mode);
-      const end = decimal(errors[errors.length - 1]);
+      // the error of the best mode is known before the rounding
+      const end = decimal(mode === best && recorded ? track.fde : lastError(scene, agent, mode));
       const row = element("div", mode === best && recorded ? "mode best" : "mode", "",
         element("span", "mode-name", probabilityText(mode.probability)),
         element("span", "bar-box", "", bar),
@@ -101,8 +109,8 @@ export class Panel {
       row.addEventListener("pointerleave", () => this.hover(null));
       this.modes.append(row);
     }
-    const hidden = track.modes.length - (several ? 3 : MAX_ROWS);
-    if (hidden > 0) this.modes.append(element("div", "detail", `and ${hidden} less probable modes`));
+    const hidden = track.modes.length - listed.length;
+    if (hidden > 0) this.modes.append(element("div", "detail", `and ${hidden} more modes`));
   }
 
   /** Update the parts that depend on the time. */

@@ -130,7 +130,8 @@ export class SceneList {
   row(scene) {
     const row = element("tr");
     row.dataset.number = scene.number;
-    const name = element("button", "scene-name", shortened(scene.id, 14));
+    const letters = this.columns.length > 3 ? 14 : 20;
+    const name = element("button", "scene-name", shortened(scene.id, letters));
     name.title = scene.id;
     const labels = scene.manoeuvres.map((kind) => this.index.manoeuvres[kind]);
     const kinds = scene.kinds.map((kind) => this.index.kinds[kind]);

@@ -2,7 +2,7 @@
 
 import { drawBoxes, drawFutures, drawHistories, drawIds, drawSelection } from "./agent_layer.js";
 import { Camera } from "./camera.js";
-import { paletteOf } from "./colors.js";
+import { ROLE_FOCAL, paletteOf } from "./colors.js";
 import {
   drawModeStates, drawModes, drawProbabilities, visibleModes,
 } from "./forecast_layer.js";
@@ -13,12 +13,69 @@ import { probabilityText, shortened } from "./text.js";
 const MAP_MARGIN = 200; // pixels of map around the canvas, so that following an agent is cheap
 const REACH = 14; // pixels around the pointer
 const PEDESTRIAN = 2;
+const MAX_TARGETS_VIEW = 100; // metres; other targets widen the first view up to it
 const TRAIL_STEPS = 10; // last observed steps that are inside of the first view
+
+/** A rectangle of the scene that grows. */
+class Box {
+  constructor(left = Infinity, right = -Infinity, bottom = Infinity, top = -Infinity) {
+    Object.assign(this, { left, right, bottom, top });
+  }
+
+  add(x, y) {
+    this.left = Math.min(this.left, x);
+    this.right = Math.max(this.right, x);
+    this.bottom = Math.min(this.bottom, y);
+    this.top = Math.max(this.top, y);
+  }
+
+  addAll(points) {
+    for (const [x, y] of points) this.add(x, y);
+  }
+
+  grown(by) {
+    return new Box(this.left - by, this.right + by, this.bottom - by, this.top + by);
+  }
+
+  contains(x, y) {
+    return x > this.left && x < this.right && y > this.bottom && y < this.top;
+  }
+
+  /** The longer side. */
+  width() {
+    return Math.max(this.right - this.left, this.top - this.bottom);
+  }
+
+  center() {
+    return { x: (this.left + this.right) / 2, y: (this.bottom + this.top) / 2 };
+  }
+}
 
 /** Smallest width of the first view. */
 function smallestView(scene) {
   if (scene.unit !== "m") return 200;
-  return scene.agents.every((agent) => agent.kind === PEDESTRIAN) ? 12 : 70;
+  return scene.agents.every((agent) => agent.kind === PEDESTRIAN) ? 8 : 50;
+}
+
+/** Positions of an agent in its last observed and its future steps. */
+function recordedPoints(scene, agent) {
+  const points = [];
+  for (let step = 0; step < scene.steps; step++) {
+    const recent = step >= scene.history - TRAIL_STEPS;
+    if (recent && agent.valid[step]) points.push([agent.x[step], agent.y[step]]);
+  }
+  return points;
+}
+
+/** End points of the modes of some agents. */
+function modeEnds(scene, agents) {
+  const ends = [];
+  for (const track of scene.forecasts.flatMap((forecast) => forecast.tracks)) {
+    if (!agents.has(scene.agents[track.agent])) continue;
+    const last = scene.future - 1;
+    for (const mode of track.modes) ends.push([mode.x[last], mode.y[last]]);
+  }
+  return ends;
 }
 
 export class Stage {
@@ -48,46 +105,34 @@ export class Stage {
     this.map.key = "";
   }
 
-  /** Show targets, agents with forecasts and their futures; without any, all agents. */
+  /**
+   * Show the focal agent with its future and modes, then the nearest other targets that fit. Without
+   * a focal agent all targets count as focal, without targets all agents.
+   */
   fit(view) {
     const scene = this.scene;
-    const box = { left: Infinity, right: -Infinity, bottom: Infinity, top: -Infinity };
-    const add = (x, y) => {
-      box.left = Math.min(box.left, x);
-      box.right = Math.max(box.right, x);
-      box.bottom = Math.min(box.bottom, y);
-      box.top = Math.max(box.top, y);
-    };
-    const shown = view.important.size ? view.important : new Set(scene.agents.keys());
-    for (const index of shown) {
-      const agent = scene.agents[index];
-      const first = view.important.size ? Math.max(scene.history - TRAIL_STEPS, 0) : 0;
-      for (let step = first; step < scene.steps; step++) {
-        if (agent.valid[step]) add(agent.x[step], agent.y[step]);
-      }
-    }
-    if (box.left > box.right) add(0, 0);
-    this.addModes(box, add);
+    const focal = scene.agents.filter((agent) => agent.role === ROLE_FOCAL);
+    const targets = [...view.important].map((index) => scene.agents[index]);
+    const main = [focal, targets, scene.agents].find((group) => group.length);
+    const box = new Box();
+    for (const agent of main) box.addAll(recordedPoints(scene, agent));
+    if (!Number.isFinite(box.width())) box.add(0, 0);
     const smallest = smallestView(scene);
-    const half = Math.max(smallest - (box.right - box.left), 0) / 2;
-    box.left -= half;
-    box.right += half;
-    this.camera.fit(box);
-  }
+    const reach = Math.max(box.width(), smallest);
+    // a diverged forecast must not hide the scene
+    const around = box.grown(reach);
+    for (const [x, y] of modeEnds(scene, new Set(main))) if (around.contains(x, y)) box.add(x, y);
 
-  /** Add the ends of modes; a diverged forecast must not hide the scene. */
-  addModes(box, add) {
-    const reach = Math.max(box.right - box.left, box.top - box.bottom, smallestView(this.scene));
-    const near = (x, y) =>
-      x > box.left - reach && x < box.right + reach && y > box.bottom - reach && y < box.top + reach;
-    const ends = [];
-    for (const { tracks } of this.scene.forecasts) {
-      for (const mode of tracks.flatMap((track) => track.modes)) {
-        const last = mode.x.length - 1;
-        if (near(mode.x[last], mode.y[last])) ends.push([mode.x[last], mode.y[last]]);
-      }
+    const center = box.center();
+    const far = (agent) => Math.hypot(agent.x[scene.now] - center.x, agent.y[scene.now] - center.y);
+    const others = targets.filter((agent) => !main.includes(agent) && agent.valid[scene.now]);
+    for (const agent of others.sort((a, b) => far(a) - far(b))) {
+      const wider = box.grown(0);
+      wider.addAll(recordedPoints(scene, agent));
+      if (wider.width() > MAX_TARGETS_VIEW) break;
+      Object.assign(box, wider);
     }
-    for (const [x, y] of ends) add(x, y);
+    this.camera.fit(box.grown(Math.max(smallest - box.width(), 0) / 2));
   }
 
   draw(view, time) {
@@ -105,7 +150,7 @@ export class Stage {
       drawLights(context, scene, camera, palette, Math.min(time, scene.steps - 1));
     }
     if (view.layers.histories) {
-      drawHistories(context, scene, camera, palette, time, view.important);
+      drawHistories(context, scene, camera, palette, time, view);
     }
     const modes = view.layers.forecasts ? visibleModes(scene, view, palette) : [];
     drawModes(context, scene, camera, modes, view, this.settings.fileDashes);
@@ -114,7 +159,7 @@ export class Stage {
       const known = [...agents].filter((index) => scene.agents[index]);
       drawFutures(context, scene, camera, palette, known, known.length > 12);
     }
-    drawBoxes(context, scene, camera, palette, time);
+    drawBoxes(context, scene, camera, palette, time, view.numFiles);
     drawModeStates(context, scene, camera, palette, modes, time, view.selected);
     drawSelection(context, scene, camera, palette, time, view.selected);
     if (view.layers.ids) {

@@ -1,5 +1,6 @@
 """Map compliance: closed forms on a road of two lanes, and shapely on real maps."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from support.scenes import Map, make_scene
 from trajformer.evaluation.metrics.map_compliance import (
     Compliance,
     SceneMap,
+    area_distance,
     compliance,
     in_areas,
     lane_relation,
@@ -56,6 +58,7 @@ def of_car(path: np.ndarray, valid: np.ndarray | None = None) -> Compliance:
     [
         ((30.0, 0.0), 0, 0, 0),  # along the lane, over the common edge of the areas
         ((90.0, 0.0), 0, 0, 0),
+        ((30.0, -2.2), 0, 0, 0),  # within the tolerance
         ((30.0, -2.5), 0, 1, 0),  # leaves the road, but stays near the lane
         ((30.0, -9.0), 1, 1, 0),
         ((-15.0, 0.0), 0, 0, 1),  # against the lane
@@ -125,6 +128,24 @@ def test_a_scene_without_a_map_gives_nan() -> None:
         assert np.isnan(value).all()
 
 
+def test_lines_of_a_single_point_are_no_map() -> None:
+    broken = Map()
+    broken.add(np.zeros((4, 2)), PolylineKind.DRIVABLE_AREA)
+    broken.add(np.zeros((2, 2)), PolylineKind.LANE_VEHICLE)
+    scene = make_scene(1, num_scored=0, with_map=False)
+    scene = replace(scene, **broken.fields()).validate()
+    scene_map = SceneMap.of(scene)
+    assert scene_map == SceneMap(None, None)
+
+
+def test_a_path_may_leave_the_earth() -> None:
+    path = line((30.0, 0.0))
+    path[0, -1] = [1e300, -1e300]
+    result = of_car(path)
+    assert (result.off_lane.item(), result.off_road.item()) == (1.0, 1.0)
+    assert result.lane_distance[0, 0, -1] == pytest.approx(math.hypot(1e9, 1e9))
+
+
 def test_real_maps_equal_shapely(argoverse2_scenes: list[Scene]) -> None:
     """Distances, areas and directions of random points, near and far from the map."""
     shapely = pytest.importorskip("shapely")
@@ -147,6 +168,8 @@ def test_real_maps_equal_shapely(argoverse2_scenes: list[Scene]) -> None:
         areas = shapely.polygons([shapely.linearrings(ring) for ring in rings])
         contained = shapely.contains(areas[:, None], points[None]).any(0)
         np.testing.assert_array_equal(inside == 1, contained)
+        off_area = shapely.distance(areas[:, None], points[None]).min(0)
+        np.testing.assert_allclose(area_distance(scene_map.areas, point), off_area, atol=1e-9)
         pieces = np.array([pair for each in lines for pair in pairwise(each)])
         expected = [runs_against(pieces, *pair) for pair in zip(point, velocity, strict=True)]
         np.testing.assert_array_equal(against, expected)

@@ -8,11 +8,12 @@ lane_distance  metres from each step to the nearest centerline of any kind of la
                without lanes.
 off_lane       the last step is more than 3 m from every centerline, the definition of the metric of
                the same name in `plausibility`; NaN in scenes without lanes.
-off_road       a step is outside of all drivable areas (Argoverse's drivable area compliance, Chang
-               et al. 2019, section 4.2, is 1 minus the mean of this). It is known for road users
-               whose last observed position is inside of a drivable area: an agent on a sidewalk
-               or in a yard is outside already. Paths that leave the map count as off the road; the
-               value of the recorded paths shows how often this happens.
+off_road       a step is more than 0.3 m outside of all drivable areas: Argoverse's drivable area
+               compliance (Chang et al. 2019, section 4.2) with a tolerance for noise at curbs and
+               gaps between areas. It is known for road users whose last observed position is inside
+               of an area: an agent on a sidewalk or in a yard is outside already. Paths that leave
+               the map count as off the road; the value of the recorded paths shows how often this
+               happens.
 wrong_way      over half of the steps with a known answer run against the lanes: a lane is within
                3 m, and the direction of motion deviates by more than 120 degrees from all lanes
                within 3 m, so that crossing traffic is not counted. It is known for road users with
@@ -44,6 +45,7 @@ from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
 
 AGAINST_RAD = math.radians(120)
 AGAINST_SHARE = 0.5
+OFF_ROAD_M = 0.3
 MIN_TRAVEL_M = 5.0  # noise of standing agents stays within
 ROAD_USERS = (  # UNKNOWN: data sets without types, such as Argoverse 1, have vehicles
     AgentKind.UNKNOWN,
@@ -53,6 +55,7 @@ ROAD_USERS = (  # UNKNOWN: data sets without types, such as Argoverse 1, have ve
     AgentKind.BUS,
 )
 _CELL_M = 4.0  # of the grid of lanes
+_MAX_M = 1e9  # larger coordinates of a forecast are cut, so that numbers of cells fit into int64
 _ROW_M = 1.0  # height of the rows of edges of areas
 _PAIRS = 1 << 20  # pairs of points and segments in memory
 
@@ -66,8 +69,8 @@ class Compliance(NamedTuple):
     wrong_way: np.ndarray  # [...], 1 or 0
 
 
-class LaneSegments(NamedTuple):
-    """The straight pieces of all centerlines, without those of length zero."""
+class Segments(NamedTuple):
+    """Straight pieces of lines, without those of length zero."""
 
     start: np.ndarray  # float64 [S, 2], metres
     step: np.ndarray  # float64 [S, 2], from the start to the end
@@ -77,6 +80,7 @@ class LaneSegments(NamedTuple):
 class AreaEdges(NamedTuple):
     """The edges of closed rings, by rows of the grid that they reach."""
 
+    border: Segments
     start: np.ndarray  # float64 [E, 2], metres
     end: np.ndarray  # float64 [E, 2]
     area: np.ndarray  # int64 [E], index of the ring
@@ -92,7 +96,7 @@ class SceneMap(NamedTuple):
     `lanes` or `areas` is None if the map has none.
     """
 
-    lanes: LaneSegments | None
+    lanes: Segments | None
     areas: AreaEdges | None
 
     @classmethod
@@ -125,7 +129,7 @@ def compliance(
     known = np.asarray(np.isfinite(path).all(-1))
     if valid is not None:
         known = known & valid
-    path = np.where(known[..., None], path, np.nan)
+    path = np.where(known[..., None], path.clip(-_MAX_M, _MAX_M), np.nan)
     is_road_user = np.isin(scene.agent_kind[rows, None], ROAD_USERS)  # [N, 1]
 
     velocity = _velocity(path, scene.period_s)
@@ -139,10 +143,10 @@ def compliance(
     has_direction = np.isfinite(share) & travels & is_road_user
     wrong_way = np.where(has_direction, share > AGAINST_SHARE, np.nan)
 
-    inside = in_areas(scene_map.areas, path)
+    off_area = area_distance(scene_map.areas, path)
     starts_inside = in_areas(scene_map.areas, start) == 1
     has_answer = is_road_user & starts_inside[:, None] & known.any(-1)
-    off_road = np.where(has_answer, (inside == 0).any(-1), np.nan)
+    off_road = np.where(has_answer, (off_area > OFF_ROAD_M).any(-1), np.nan)
     return Compliance(distance, off_lane, off_road, wrong_way)
 
 
@@ -163,7 +167,7 @@ def _farthest(path: np.ndarray, start: np.ndarray) -> np.ndarray:
 
 
 def lane_relation(
-    lanes: LaneSegments | None, point: np.ndarray, velocity: np.ndarray
+    lanes: Segments | None, point: np.ndarray, velocity: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distance to the nearest centerline, and motion against the lanes, both float64 [...].
 
@@ -238,6 +242,29 @@ def in_areas(areas: AreaEdges | None, point: np.ndarray) -> np.ndarray:
     return result.reshape(point.shape[:-1])
 
 
+def area_distance(areas: AreaEdges | None, point: np.ndarray) -> np.ndarray:
+    """Distance float64 [...] in metres from points [..., 2] to the nearest area, 0 inside.
+
+    NaN for points that are NaN and for maps without areas.
+    """
+    distance = in_areas(areas, point) - 1.0
+    outside = distance == -1.0
+    if areas is not None and outside.any():
+        points = np.asarray(point, np.float64)[outside]
+        distance[outside] = _nearest_gap(areas.border, points)
+    return distance
+
+
+def _nearest_gap(segments: Segments, point: np.ndarray) -> np.ndarray:
+    """Distances float64 [n] of points [n, 2] from the nearest segment."""
+    distance = np.zeros(len(point))
+    offset, candidate, cell = _near_segments(segments, point)
+    for part, segment, pair_start in _pairs(offset, candidate, cell):
+        gap = _gap(segments, np.repeat(point[part], np.diff(pair_start), 0), segment)
+        distance[part] = np.minimum.reduceat(gap, pair_start[:-1])
+    return distance
+
+
 def _velocity(path: np.ndarray, period_s: float) -> np.ndarray:
     """Mean velocities [..., F, 2] of paths from half a second before to half a second after.
 
@@ -269,17 +296,20 @@ def _known_mean(value: np.ndarray) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _lane_segments(scene: Scene, is_lane: np.ndarray) -> LaneSegments | None:
+def _lane_segments(scene: Scene, is_lane: np.ndarray) -> Segments | None:
     """The pieces of the polylines with `is_lane` bool [M]; None without any."""
     point = scene.point.astype(np.float64)
     polyline = np.repeat(np.arange(scene.num_polylines), np.diff(scene.polyline_offset))
-    step = np.diff(point, axis=0)
+    in_lane = (polyline[1:] == polyline[:-1]) & is_lane[polyline[:-1]]
+    lanes = _segments(point[:-1][in_lane], np.diff(point, axis=0)[in_lane])
+    return lanes if len(lanes.length) else None
+
+
+def _segments(start: np.ndarray, step: np.ndarray) -> Segments:
+    """Segments with starts and steps [n, 2], without those of length zero."""
     length = np.hypot(step[:, 0], step[:, 1])
-    same_polyline = polyline[1:] == polyline[:-1]
-    kept = same_polyline & is_lane[polyline[:-1]] & (length > 0)
-    if not kept.any():
-        return None
-    return LaneSegments(point[:-1][kept], step[kept], length[kept])
+    kept = length > 0
+    return Segments(start[kept], step[kept], length[kept])
 
 
 def _area_edges(scene: Scene, polylines: np.ndarray) -> AreaEdges | None:
@@ -303,22 +333,25 @@ def _area_edges(scene: Scene, polylines: np.ndarray) -> AreaEdges | None:
     row = first[edge] + position - first_row
     order = row.argsort(kind="stable")
     offset = np.searchsorted(row[order], np.arange(num_rows + 1))
-    return AreaEdges(start, end, area, len(polylines), first_row, offset, edge[order])
+    border = _segments(start, end - start)
+    if not len(border.length):
+        return None  # rings of a single point
+    return AreaEdges(border, start, end, area, len(polylines), first_row, offset, edge[order])
 
 
-def _gap(lanes: LaneSegments, point: np.ndarray, segment: np.ndarray) -> np.ndarray:
+def _gap(segments: Segments, point: np.ndarray, segment: np.ndarray) -> np.ndarray:
     """Distances [n] of points [n, 2] from segments int64 [n]."""
-    step = lanes.step[segment]
-    offset = point - lanes.start[segment]
+    step = segments.step[segment]
+    offset = point - segments.start[segment]
     along = (offset[..., 0] * step[..., 0] + offset[..., 1] * step[..., 1]) / (
-        lanes.length[segment] ** 2
+        segments.length[segment] ** 2
     )
     nearest = offset - along.clip(0.0, 1.0)[..., None] * step
     return np.hypot(nearest[..., 0], nearest[..., 1])
 
 
 def _near_segments(
-    lanes: LaneSegments, point: np.ndarray
+    segments: Segments, point: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The segments to compare with points [n, 2], by cells of a grid.
 
@@ -339,19 +372,19 @@ def _near_segments(
     # If the center is d from its nearest segment, a point in the cell is at most d + r from it, and
     # the nearest segment of this point at most d + 2 r from the center.
     r = _CELL_M / math.sqrt(2)
-    num_segments = len(lanes.length)
+    num_segments = len(segments.length)
     cells_at_once = max(_PAIRS // num_segments, 1)
     counts = []
-    segments = []
+    near = []
     for begin in range(0, len(center), cells_at_once):
         centers = center[begin : begin + cells_at_once, None]
-        gap = _gap(lanes, centers, np.arange(num_segments))
+        gap = _gap(segments, centers, np.arange(num_segments))
         reach = np.maximum(gap.min(1) + 2 * r, OFF_LANE_M + r) * (1 + 1e-9)
         is_near = gap <= reach[:, None]
         counts.append(is_near.sum(1))
-        segments.append(is_near.nonzero()[1])
+        near.append(is_near.nonzero()[1])
     offset = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-    return offset, np.concatenate(segments), cell
+    return offset, np.concatenate(near), cell
 
 
 def _pairs(

@@ -130,7 +130,7 @@ export class SceneList {
   row(scene) {
     const row = element("tr");
     row.dataset.number = scene.number;
-    const letters = this.columns.length > 3 ? 14 : 20;
+    const letters = this.columns.length > 3 ? 14 : 18;
     const name = element("button", "scene-name", shortened(scene.id, letters));
     name.title = scene.id;
     const labels = scene.manoeuvres.map((kind) => this.index.manoeuvres[kind]);

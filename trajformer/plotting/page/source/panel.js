@@ -52,7 +52,7 @@ export class Panel {
     this.showAgent(scene, agent);
     const tracks = this.tracksOf(scene, view);
     for (const one of tracks) this.showTrack(scene, agent, one);
-    if (!tracks.length) {
+    if (!tracks.length && scene.forecasts.length) {
       this.modes.append(element("p", "hint", "No forecast of this agent is shown."));
     }
     const lines = chartLines(scene, agent, tracks, view.hovered);

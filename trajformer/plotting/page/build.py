@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -126,9 +126,3 @@ def _block(name: str, content: bytes) -> str:
     """A data block: browsers do not run this type, and its letters cannot end the element."""
     text = base64.b64encode(content).decode()
     return f'<script type="application/octet-stream" id="{name}">{text}</script>\n'
-
-
-def source_names() -> Iterator[str]:
-    """Names of all files of the source folder."""
-    for item in source_folder().iterdir():
-        yield item.name

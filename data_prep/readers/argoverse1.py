@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from data_prep.dropped import report_dropped
 from data_prep.reader import Input, StagedReader
@@ -24,6 +25,7 @@ from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.lane_heading import face_along_lanes
 from data_prep.readers.raw_file import cached_by_file, one_line, printable, xml_elements
+from data_prep.readers.row_check import RowCheck
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError
@@ -98,25 +100,25 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """Read one sequence in stages, see `Reader.read`."""
         path = item.path
-        table = columns.read_csv(path, _LIMITS, _TEXT, MAX_FILE_BYTES)
+        table, num_lost = columns.read_csv(path, _LIMITS, _TEXT, MAX_FILE_BYTES)
         columns.check_count(len(table), MAX_ROWS, "rows", path)
         yield
 
+        number, text = _usable_rows(table, num_lost, path)
         # Rows of the table become arrays [A, T].
-        number = columns.numbers_within(table, _LIMITS, path)
         step, num_steps = _steps(number["TIMESTAMP"], path)
-        agent_id, first_row, agent = columns.groups(table["TRACK_ID"])
+        agent_id, first_row, agent = columns.groups(text["TRACK_ID"])
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
         cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: TRACK_ID")
         xy = np.stack([number["X"], number["Y"]], -1)
         position = columns.fill(valid, cell, xy)  # [A, T, 2] in the city frame
-        types = columns.values_at(table["OBJECT_TYPE"], first_row)
+        types = columns.values_at(text["OBJECT_TYPE"], first_row)
         kinds = columns.translate_types(types, _KINDS, "OBJECT_TYPE", path)
         kind = np.array(kinds, np.uint8)
         role = np.array([_ROLES.get(word, AgentRole.CONTEXT) for word in types], np.uint8)
 
         observed_path = _observed_path_of_focal(position, valid, role, path)
-        city = columns.only_value(table, "CITY_NAME", path)
+        city = columns.only_value(text, "CITY_NAME", path)
         map_file = _map_file(raw, city, path)
         lanes = load_map(map_file).near(observed_path, self.map_radius_m, map_file)
         yield
@@ -132,6 +134,29 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         name = (path.stem, self.name, split, city)
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
         return agents.scene(name, clock, origin, lanes)
+
+
+def _usable_rows(
+    table: pa.Table, num_lost: int, path: Path
+) -> tuple[dict[str, np.ndarray], dict[str, columns.Column]]:
+    """Columns of numbers, float64 [n], and of text, without the rows that cannot be used.
+
+    SceneError: they are many, or one of them is a row of the AGENT.
+    """
+    check = RowCheck(path, len(table))
+    check.lose(num_lost, "another number of cells than the header")
+    text = columns.usable_text(table, _TEXT, check)
+    number = columns.usable_numbers(table, _LIMITS, check)
+    agent_id, _, agent = columns.groups(text["TRACK_ID"])
+    _, time = np.unique(number["TIMESTAMP"], return_inverse=True)
+    xy = (number["X"], number["Y"])
+    columns.drop_repeated_steps(agent_id, agent, time, xy, "TRACK_ID", check)
+    if not check.is_usable.all():
+        types, _, kind = columns.groups(text["OBJECT_TYPE"])
+        is_focal = np.array([_ROLES.get(word) == AgentRole.FOCAL for word in types])[kind]
+        check.need(np.isin(agent, agent[is_focal]))
+    rows = check.finish()
+    return columns.take_rows(number, rows), columns.take_rows(text, rows)
 
 
 def _steps(timestamp: np.ndarray, path: Path) -> tuple[np.ndarray, int]:

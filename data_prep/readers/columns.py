@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ import pyarrow.csv as pa_csv
 
 from data_prep.dropped import report_dropped
 from data_prep.readers.raw_file import one_line, printable, read_file
+from data_prep.readers.row_check import RowCheck
 from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scenes.files import SIZE_SCALE
@@ -28,6 +30,7 @@ Columns: TypeAlias = pa.Table | Mapping[str, Column]
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 READ_OPTIONS = pa_csv.ReadOptions(use_threads=False)
 _Meaning = TypeVar("_Meaning")
+_Values = TypeVar("_Values", np.ndarray, pa.Array, pa.ChunkedArray)
 _DECIMAL = re.compile(r"-?\d+\.0")
 
 # ---- reading and checks --------------------------------------------------------------------------
@@ -39,27 +42,62 @@ def read_csv(
     text: Collection[str],
     max_bytes: int,
     optional: Collection[str] = (),
-) -> pa.Table:
+) -> tuple[pa.Table, int]:
     """Columns of a CSV file with a header: numbers as float64, text as dictionaries.
 
-    Cells are not empty, except that numbers of `optional` columns may be null. A SceneError names
-    the file and the column or line that cannot be used.
+    A number is null if its cell is empty or no number. A SceneError names the file and the column
+    that cannot be used; columns of `optional` must exist, too, but may be empty.
+
+    Returns:
+        the table; the number of lines with too few or too many cells, which are left out.
     """
-    kinds = dict.fromkeys((*numbers, *optional), pa.float64())
-    kinds |= dict.fromkeys(text, DICTIONARY)
+    number_names = [*numbers, *optional]
+    lost: list[int] = []
+
+    def skip(row: pa_csv.InvalidRow) -> str:
+        lost.append(row.actual_columns)
+        return "skip"
+
+    parsing = pa_csv.ParseOptions(invalid_row_handler=skip)
+
+    def read(data: bytes, kinds: dict[str, pa.DataType]) -> pa.Table:
+        lost.clear()
+        options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
+        return pa_csv.read_csv(pa.BufferReader(data), READ_OPTIONS, parsing, options)
+
+    words = dict.fromkeys((*number_names, *text), DICTIONARY)
+    kinds = words | dict.fromkeys(number_names, pa.float64())
     try:
         data = read_file(path, max_bytes)
         first_line = data[: data.find(b"\n") + 1].decode("utf-8-sig")
         names = first_line.replace('"', "").strip().split(",")
         check_names(names, kinds, path)  # pyarrow would use one of two columns
-        options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
-        table = pa_csv.read_csv(
-            pa.BufferReader(data), read_options=READ_OPTIONS, convert_options=options
-        )
+        try:
+            table = read(data, kinds)
+        except pa.ArrowInvalid:  # text in a column of numbers
+            table = read(data, words)
+            for name in number_names:
+                index = table.schema.get_field_index(name)
+                table = table.set_column(index, name, _numbers_of_words(table[name]))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: {one_line(error)}") from error
-    check_types(table, numbers, text, path)
-    return table
+    if lost and not len(table):
+        count = f"expected {len(names)} as in the first line"
+        raise SceneError(f"{path}: all lines have another number of columns, {count}")
+    check_types(table, number_names, text, path)
+    return table, len(lost)
+
+
+def _numbers_of_words(column: pa.ChunkedArray) -> pa.Array:
+    """A column of words as float64, null where a word is no number."""
+    encoded = _encoded(column)
+    values: list[float | None] = []
+    for word in encoded.dictionary.to_pylist():
+        try:
+            values.append(float(word))
+        except ValueError:
+            values.append(None)
+    return pa.array(values, pa.float64()).take(encoded.indices)
 
 
 class ParquetBounds(NamedTuple):
@@ -77,7 +115,7 @@ def read_parquet(
     bounds: ParquetBounds,
     optional: Collection[str] = (),
 ) -> dict[str, pa.Array]:
-    """Columns of a parquet file: numbers, and text as dictionaries, without empty cells.
+    """Columns of a parquet file: numbers, and text as dictionaries. Cells may be null.
 
     Ids may be whole numbers, and become text. A missing `optional` column of text is left out. A
     SceneError names the file and the column or size that cannot be used.
@@ -179,20 +217,13 @@ def check_names(names: Sequence[str], required: Iterable[str], path: Path) -> No
 def check_types(
     columns: Columns, numbers: Collection[str], text: Collection[str], path: Path
 ) -> None:
-    """SceneError unless the columns hold numbers or text, without empty cells."""
+    """SceneError unless the columns hold numbers or text."""
     for name in numbers:
         if not is_number(columns[name].type):
             raise SceneError(f"{path}: {name}: type {columns[name].type}, expected a number")
-        _check_nulls(columns[name], name, path)
     for name in text:
         if not is_text(columns[name].type):
             raise SceneError(f"{path}: {name}: type {columns[name].type}, expected text")
-        _check_nulls(columns[name], name, path)
-
-
-def _check_nulls(column: Column, name: str, path: Path) -> None:
-    if column.null_count:
-        raise SceneError(f"{path}: {name}: empty or NaN in {column.null_count} rows")
 
 
 def check_count(count: int, maximum: int, noun: str, path: Path) -> None:
@@ -227,24 +258,112 @@ def _one_chunk(column: Column) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def numbers_within(
-    columns: Columns, limits: Mapping[str, float], path: Path
+def usable_numbers(
+    columns: Columns, limits: Mapping[str, float], check: RowCheck
 ) -> dict[str, np.ndarray]:
-    """Columns of numbers as float64 [n] by name.
+    """Columns of numbers as float64 [R] by name.
 
-    SceneError if an absolute value is above the limit of its column.
+    Rows are dropped in which a value is null, NaN or above the limit of its column either way; the
+    value is 0 there.
     """
-    matrix = np.array([array(columns[name]) for name in limits], np.float64)
+    matrix = np.array([with_nan(columns[name]) for name in limits], np.float64)
+    if not matrix.size:
+        return dict(zip(limits, matrix, strict=True))
     extremes = zip(limits.items(), matrix.min(1).tolist(), matrix.max(1).tolist(), strict=True)
-    for (name, limit), low, high in extremes:
+    for row, ((name, limit), low, high) in enumerate(extremes):
         if low >= -limit and high <= limit:  # not for NaN
             continue
-        largest = high if high >= -low else low
-        problem = "NaN or infinity"
-        if np.isfinite(largest):
-            problem = f"{abs(largest):g}, expected at most {limit:g} either way"
-        raise SceneError(f"{path}: {name}: {problem}")
+        drop_numbers(matrix[row].copy(), name, limit, check)
+        matrix[row, ~(np.abs(matrix[row]) <= limit)] = 0.0
     return dict(zip(limits, matrix, strict=True))
+
+
+def drop_numbers(values: np.ndarray, name: str, limit: float, check: RowCheck) -> None:
+    """Drop the rows whose value, float64 [R], is NaN or above the limit either way."""
+
+    def problem(row: int) -> str:
+        if np.isfinite(values[row]):
+            return f"{name}: {abs(values[row]):g}, expected at most {limit:g} either way"
+        return f"{name}: empty, no number, NaN or infinity"
+
+    is_wrong = ~(np.abs(values) <= limit)
+    check.drop(is_wrong, f"{name}: expected a number of at most {limit:g} either way", problem)
+
+
+def usable_whole_numbers(
+    values: np.ndarray, maximum: int, name: str, check: RowCheck
+) -> np.ndarray:
+    """Values [R] as int64; rows without a whole number from 0 to `maximum` are dropped, 0 there."""
+    whole = values.astype(np.int64)
+    is_wrong = (whole < 0) | (whole > maximum) | (whole != values)
+    expected = f"expected a whole number from 0 to {maximum}"
+    check.drop(
+        is_wrong, f"{name}: {expected}", lambda row: f"{name}: {values[row]:.12g}, {expected}"
+    )
+    return np.where(is_wrong, 0, whole)
+
+
+def usable_text(columns: Columns, names: Iterable[str], check: RowCheck) -> dict[str, Column]:
+    """Columns of text by name, without nulls; rows with an empty cell are dropped."""
+    text = {}
+    for name in names:
+        column = columns[name]
+        if column.null_count:
+            column = column.cast(pa.string()).fill_null("").dictionary_encode()
+        text[name] = column
+        encoded = _encoded(column)
+        is_blank = np.array([not word.strip() for word in encoded.dictionary.to_pylist()], bool)
+        if is_blank.any():
+            wrong = is_blank[np.from_dlpack(encoded.indices)]
+            check.drop(wrong, f"{name}: empty", partial(_empty, name))
+    return text
+
+
+def _empty(name: str, row: int) -> str:
+    return f"{name}: empty"
+
+
+def drop_repeated_steps(
+    agent_id: Sequence[str],
+    agent: np.ndarray,
+    step: np.ndarray,
+    values: Iterable[np.ndarray],
+    name: str,
+    check: RowCheck,
+) -> None:
+    """Drop rows that have the agent and step of another row, int64 [R], see `RowCheck`.
+
+    `values` are float64 [R] each; `name` is a column for messages.
+    """
+    rows = np.flatnonzero(check.is_usable)
+    if not len(rows) or np.bincount((agent * (step.max() + 1) + step)[rows]).max() < 2:
+        return
+    check.drop_repeated(
+        np.stack([agent, step]),
+        np.stack(list(values), -1),
+        f"{name}: two rows for a step of a track",
+        lambda row: f"{name}: two rows for step {step[row]} of track {agent_id[agent[row]][:40]!r}",
+    )
+
+
+def take_rows(columns: Mapping[str, _Values], rows: np.ndarray) -> dict[str, _Values]:
+    """The rows bool [R] of columns."""
+    if rows.all():
+        return dict(columns)
+    taken = {}
+    for name, values in columns.items():
+        if isinstance(values, np.ndarray):
+            taken[name] = values[rows]
+        else:
+            taken[name] = values.filter(pa.array(rows))
+    return taken
+
+
+def with_nan(column: Column) -> np.ndarray:
+    """A column of numbers as an array, with NaN for nulls."""
+    if column.null_count:
+        column = column.cast(pa.float64()).fill_null(np.nan)
+    return array(column)
 
 
 def whole_numbers(values: np.ndarray, maximum: int, where: str) -> np.ndarray:

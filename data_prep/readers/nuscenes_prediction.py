@@ -25,7 +25,7 @@ from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
-from data_prep.readers.recordings import NumberColumn, numbers, read_rows
+from data_prep.readers.text_rows import NumberColumn, TextRows
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError
@@ -191,25 +191,35 @@ class Labels:
 @cached_by_file(4)
 def read_labels(path: Path) -> Labels:
     """Parse a label file; a SceneError names the file, the line and the column."""
-    rows = read_rows(path, NUM_COLUMNS)
-    words = [row[KIND_COLUMN] for _, row in rows]
-    kinds = columns.translate_types(words, _KINDS, f"column {KIND_COLUMN} (kind)", path)
-    frame = numbers(path, rows, _FRAME).astype(np.int64)
-    agent = numbers(path, rows, _ID).astype(np.int64)
-    x = numbers(path, rows, _X)
-    y = numbers(path, rows, _Y)
-    yaw = numbers(path, rows, _YAW)
-    target = numbers(path, rows, _TARGET).astype(np.int64)
+    rows = TextRows(path, NUM_COLUMNS)
+    frame = rows.numbers(_FRAME).astype(np.int64)
+    agent = rows.numbers(_ID).astype(np.int64)
+    position = np.stack([rows.numbers(_X), rows.numbers(_Y)], -1)
+    yaw = rows.numbers(_YAW)
+    target = rows.numbers(_TARGET).astype(np.int64)
+    rows.check.drop_repeated(
+        np.stack([frame, agent]),
+        np.column_stack([position, yaw, target]),
+        "column 1 (id): twice in a frame",
+        lambda row: (
+            f"line {rows.line[row]}, column 1 (id): {agent[row]} is twice in frame {frame[row]}"
+        ),
+    )
+    kept = np.flatnonzero(rows.check.finish())
+    words = rows.column(KIND_COLUMN)
+    kept_words = [words[row] for row in kept.tolist()]
+    kinds = columns.translate_types(kept_words, _KINDS, f"column {KIND_COLUMN} (kind)", path)
     kind = np.array(kinds, np.int64)
-    order = np.lexsort((agent, frame))
+    order = np.lexsort((agent[kept], frame[kept]))
+    sorted_rows = kept[order]
     labels = Labels(
         path=path,
-        frame=frame[order],
-        agent=agent[order],
+        frame=frame[sorted_rows],
+        agent=agent[sorted_rows],
         kind=kind[order],
-        position=np.stack([x, y], -1)[order],
-        yaw=wrap(yaw)[order],
-        target=target[order],
+        position=position[sorted_rows],
+        yaw=wrap(yaw)[sorted_rows],
+        target=target[sorted_rows],
     )
     gaps = np.diff(np.unique(labels.frame))
     if len(gaps) and np.median(gaps) != 1:
@@ -341,14 +351,14 @@ def _read_raster(path: Path) -> np.ndarray:
 
 def _read_meta(path: Path) -> tuple[float, float, float]:
     """x and y of the first pixel in metres, and pixels per metre."""
-    rows = read_rows(path, 1)
-    if len(rows) != 3:
+    rows = TextRows(path, 1)
+    if len(rows.words) != 3:
         raise SceneError(
-            f"{path}: {len(rows)} lines, expected x and y of the origin and pixels per metre"
+            f"{path}: {len(rows.words)} lines, expected x and y of the origin and pixels per metre"
         )
     values = []
-    for row, column in zip(rows, _META, strict=True):
-        values.append(float(numbers(path, [row], column)[0]))
+    for row, column in enumerate(_META):
+        values.append(rows.number(row, column))
     x, y, scale = values
     if scale <= 0:
         raise SceneError(

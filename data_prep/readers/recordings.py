@@ -12,7 +12,6 @@ are better. Constant-velocity predictions over the five test scenes of ETH/UCY h
 1.15 m, with means over more steps or a fit 1.12 to 1.23 m.
 """
 
-import io
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -27,22 +26,13 @@ from data_prep.dropped import report_dropped
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, cells, fill
 from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
-from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, printable, read_file
+from data_prep.readers.raw_file import cached_by_file, list_parts, printable
+from data_prep.readers.text_rows import NumberColumn, TextRows
 from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, METRES, AgentKind, AgentRole, Scene
 
-MAX_BYTES = 16 << 20  # eight times the largest recording
-Rows = list[tuple[int, list[str]]]  # of a file: line, for messages, and words
-
-
-class NumberColumn(NamedTuple):
-    """A column of numbers."""
-
-    name: str
-    number: int  # of the column, from 0
-    limit: float  # largest absolute value
-    noun: str = ""  # of the unit; whole numbers have none
+_LONG_RUN = 4  # equal steps of a track in sequence that are another interval, not wrong frames
 
 
 class Layout(NamedTuple):
@@ -106,57 +96,137 @@ class Recording:
 def read_recording(path: Path, *layouts: Layout) -> Recording:
     """Parse a text file with a row for every agent and frame.
 
-    The number of columns selects one of the layouts. A SceneError names the file, the line and the
-    column.
+    The number of columns selects one of the layouts. Unusable rows are dropped and counted. A
+    SceneError names the file, the line and the column.
     """
-    rows = read_rows(path, *(layout.num_columns for layout in layouts))
-    num_columns = len(rows[0][1])
-    [layout] = [layout for layout in layouts if layout.num_columns == num_columns]
-    if layout.constant:
-        _count_other_words(path, rows, *layout.constant)
+    rows = TextRows(path, *(layout.num_columns for layout in layouts))
+    [layout] = [layout for layout in layouts if layout.num_columns == rows.num_columns]
     id_column = NumberColumn("id", 1, 1e15)
-    frame = numbers(path, rows, NumberColumn("frame", 0, 1e15)).astype(np.int64)
-    agent_number = numbers(path, rows, id_column)
-    x = numbers(path, rows, NumberColumn("x", layout.x, MAX_EXTENT_M, layout.noun))
-    y = numbers(path, rows, NumberColumn("y", layout.y, MAX_EXTENT_M, layout.noun))
+    frame = rows.numbers(NumberColumn("frame", 0, 1e15)).astype(np.int64)
+    agent_number = rows.numbers(id_column)
+    x = rows.numbers(NumberColumn("x", layout.x, MAX_EXTENT_M, layout.noun))
+    y = rows.numbers(NumberColumn("y", layout.y, MAX_EXTENT_M, layout.noun))
+    position = np.stack([x, y], -1)
+    name = f"column {id_column.number} (id)"
+    rows.check.drop_repeated(
+        np.stack([frame, agent_number.astype(np.int64)]),
+        position,
+        f"{name}: twice in a frame",
+        lambda row: (
+            f"line {rows.line[row]}, {name}: "
+            f"{rows.words[row][id_column.number][:40]} is twice in frame {rows.words[row][0][:40]}"
+        ),
+    )
+    interval = _drop_other_intervals(rows, frame, agent_number)
+    kept = np.flatnonzero(rows.check.finish())
+    if layout.constant:
+        _count_other_words(rows, kept, *layout.constant)
 
     # Sort by frame and agent.
-    _, first_row, agent = np.unique(agent_number, return_index=True, return_inverse=True)
-    order = np.lexsort((agent, frame))
-    frame = frame[order]
-    agent = agent[order]
-    is_repeated = (np.diff(frame) == 0) & (np.diff(agent) == 0)
-    if is_repeated.any():
-        line, words = rows[order[1:][is_repeated].min()]
-        raise SceneError(
-            f"{path}: line {line}, column {id_column.number} (id): "
-            f"{words[id_column.number][:40]} is twice in frame {words[0][:40]}"
-        )
+    _, first_row, agent = np.unique(agent_number[kept], return_index=True, return_inverse=True)
+    order = np.lexsort((agent, frame[kept]))
+    words = rows.column(id_column.number)
     return Recording(
         path=path,
-        agent_id=tuple(rows[row][1][id_column.number] for row in first_row),
-        frame=frame,
-        agent=agent,
-        position=np.stack([x, y], -1)[order],
-        interval=_frame_interval(frame, agent),
+        agent_id=tuple(words[kept[row]] for row in first_row.tolist()),
+        frame=frame[kept][order],
+        agent=agent[order],
+        position=position[kept][order],
+        interval=interval,
     )
 
 
-def _count_other_words(path: Path, rows: Rows, index: int, word: str) -> None:
-    """Report the labels of a column that has the same word in all rows of published files."""
-    others = Counter(words[index] for _, words in rows if words[index] != word)
+def _count_other_words(rows: TextRows, kept: np.ndarray, index: int, word: str) -> None:
+    """Report the labels of a column that has the same word in all rows of published files.
+
+    `kept` are the usable rows, int64 [n].
+    """
+    words = rows.column(index)
+    others = Counter(words[row] for row in kept.tolist() if words[row] != word)
     causes = {}
     for other, count in others.items():
         label = f"column {index} (type): {printable(other[:40])!r}"
         causes[f"{label}, expected {word!r}; used as {word!r}"] = count
-    report_dropped(path, causes)
+    report_dropped(rows.path, causes)
 
 
-def _frame_interval(frame: np.ndarray, agent: np.ndarray) -> int:
-    """The most frequent step between two rows [R] of one agent, 1 if all have one row."""
-    by_agent = np.lexsort((frame, agent))
-    is_same_agent = np.diff(agent[by_agent]) == 0
-    steps = np.diff(frame[by_agent])[is_same_agent]
+def _drop_other_intervals(rows: TextRows, frame: np.ndarray, agent: np.ndarray) -> int:
+    """Drop the rows off the interval between annotated frames, and return this interval.
+
+    `frame` and `agent` are [R]. A frame is off the interval if it is no whole number of intervals
+    from the previous or next frame of any of its agents. Parts of a recording with another
+    interval have no windows; they do not make the recording unusable.
+    """
+    usable = np.flatnonzero(rows.check.is_usable)
+    order = usable[np.lexsort((frame[usable], agent[usable]))]
+    is_same_agent = np.diff(agent[order]) == 0
+    steps = np.diff(frame[order])
+    interval = _frame_interval(steps[is_same_agent])
+
+    # Steps of one agent between two of its rows, in whole intervals or not.
+    is_whole = is_same_agent & (steps % interval == 0)
+    is_odd = is_same_agent & ~is_whole
+    has_whole = _either_side(is_whole)
+    has_odd = _either_side(is_odd)
+    frames, number = np.unique(frame[order], return_inverse=True)
+    is_on_grid = np.bincount(number, has_whole) > 0
+    is_off = has_odd & ~is_on_grid[number]
+    if is_off.any():
+        is_in_run = _either_side(is_odd & _is_long_run(np.where(is_odd, steps, 0), _LONG_RUN))
+        _drop_off_grid(rows, order, is_off, is_in_run, interval)
+
+    # So are frames that are several intervals apart: without neighbors they are in no window.
+    gaps = np.diff(frames)
+    is_sparse = _is_long_run(gaps, 2 * _LONG_RUN) & (gaps > interval) & (gaps % interval == 0)
+    is_inside = np.zeros(len(frames), bool)
+    is_inside[1:-1] = is_sparse[1:] & is_sparse[:-1]
+    is_out = np.zeros(len(frame), bool)
+    is_out[order] = is_inside[number]
+    rows.check.leave_out(is_out, _other_interval(interval))
+    return interval
+
+
+def _drop_off_grid(
+    rows: TextRows, order: np.ndarray, is_off: np.ndarray, is_in_run: np.ndarray, interval: int
+) -> None:
+    """Drop rows off the interval. `order` are the usable rows [n], the flags are bool [n]."""
+    is_other_interval = np.zeros(len(rows.words), bool)
+    is_other_interval[order] = is_off & is_in_run
+    rows.check.leave_out(is_other_interval, _other_interval(interval))
+    is_wrong = np.zeros(len(rows.words), bool)
+    is_wrong[order] = is_off & ~is_in_run
+    expected = f"expected steps of {interval}"
+    rows.check.drop(
+        is_wrong,
+        f"column 0 (frame): off the interval of the recording, {expected}",
+        lambda row: (
+            f"line {rows.line[row]}, column 0 (frame): {rows.words[row][0][:40]}, {expected}"
+        ),
+    )
+
+
+def _other_interval(interval: int) -> str:
+    return f"column 0 (frame): another interval than most rows, which have steps of {interval}"
+
+
+def _either_side(is_step: np.ndarray) -> np.ndarray:
+    """Rows bool [n + 1] before or after a step with `is_step`, bool [n]."""
+    sides = np.zeros(len(is_step) + 1, bool)
+    sides[1:] = is_step
+    sides[:-1] |= is_step
+    return sides
+
+
+def _is_long_run(values: np.ndarray, length: int) -> np.ndarray:
+    """Whether a value, int64 [n], is one of at least `length` equal ones in sequence; bool [n]."""
+    is_first = np.ones(len(values), bool)
+    is_first[1:] = np.diff(values) != 0
+    run = np.cumsum(is_first) - 1
+    return np.bincount(run)[run] >= length
+
+
+def _frame_interval(steps: np.ndarray) -> int:
+    """The most frequent step int64 [n] between two rows of one agent, 1 without steps."""
     if not len(steps):
         return 1
     intervals, counts = np.unique(steps, return_counts=True)
@@ -206,61 +276,6 @@ def window_of(item: Input, recording: Recording, steps: int) -> tuple[int, float
         raise SceneError(f"{item.path}: the input names no first frame")
     first, _, tempo = item.part.partition("x")
     return int(first), float(tempo or 1)
-
-
-def read_rows(path: Path, *num_columns: int) -> Rows:
-    """The rows of a text file, without blank lines; all have one of these numbers of words.
-
-    Raises SceneError: not text, no rows, or rows with a wrong number of words.
-    """
-    try:
-        text = read_file(path, MAX_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SceneError(f"{path}: not a readable text file: {one_line(error)}") from error
-    if "\0" in text:  # a lost block; the remains of the lines around it may look like a valid line
-        raise SceneError(f"{path}: not a readable text file: it has zero bytes")
-    rows = []
-    for number, line in enumerate(io.StringIO(text, newline=None), 1):
-        words = line.split()
-        if words:
-            rows.append((number, words))
-    if not rows:
-        raise SceneError(f"{path}: no rows, so no agent")
-    count = len(rows[0][1])
-    expected = " or ".join(map(str, num_columns))
-    if count in num_columns:
-        expected = str(count)
-    for number, words in rows:
-        if len(words) != count or count not in num_columns:
-            raise SceneError(f"{path}: line {number}: {len(words)} columns, expected {expected}")
-    return rows
-
-
-def numbers(path: Path, rows: Rows, column: NumberColumn) -> np.ndarray:
-    """A column as float64 [R], finite and within its limit."""
-    words = [row[column.number] for _, row in rows]
-    try:
-        values = np.array(words, np.float64)
-    except ValueError:
-        values = np.array([_number(word) for word in words])
-    is_wrong = ~(np.abs(values) <= column.limit)  # also refuses NaN
-    expected = f"a number of {column.noun} up to {column.limit:g}"
-    if not column.noun:
-        is_wrong |= values != np.rint(values)
-        expected = "a whole number"
-    if is_wrong.any():
-        row = int(is_wrong.argmax())
-        line, _ = rows[row]
-        where = f"line {line}, column {column.number} ({column.name})"
-        raise SceneError(f"{path}: {where}: {words[row][:40]!r}, expected {expected}")
-    return values
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return np.nan
 
 
 def window_scene(

@@ -30,6 +30,7 @@ from data_prep.readers.recordings import (
     window_of,
     window_scene,
 )
+from data_prep.readers.row_check import RowCheck
 from trajformer.config import Config
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
@@ -166,13 +167,22 @@ def read_tracks(path: Path) -> SddTracks:
     if multiprocessing.parent_process() is None:
         columns.check_opens(path)
     table = columns.read_parquet(path, _LIMITS, ["split"], _BOUNDS)
-    values = columns.numbers_within(table, _LIMITS, path)
-    splits, _, split = columns.groups(table["split"])
-    scene = columns.whole_numbers(values["scene"], _MAX_NUMBER, f"{path}: scene")
-    agent = columns.whole_numbers(values["agent"], _MAX_NUMBER, f"{path}: agent")
-    step = columns.whole_numbers(values["step"], _STEPS - 1, f"{path}: step")
+    check = RowCheck(path, len(table["split"]))
+    text = columns.usable_text(table, ["split"], check)
+    values = columns.usable_numbers(table, _LIMITS, check)
+    scene = columns.usable_whole_numbers(values["scene"], _MAX_NUMBER, "scene", check)
+    agent = columns.usable_whole_numbers(values["agent"], _MAX_NUMBER, "agent", check)
+    step = columns.usable_whole_numbers(values["step"], _STEPS - 1, "step", check)
     position = np.stack([values["x"], values["y"]], -1)
-    order = np.lexsort((agent, step, scene, split))
+    splits, _, split = columns.groups(text["split"])
+    check.drop_repeated(
+        np.stack([split, scene, step, agent]),
+        position,
+        "agent: twice in a step",
+        lambda row: f"agent: {agent[row]} is twice in step {step[row]} of scene {scene[row]}",
+    )
+    rows = np.flatnonzero(check.finish())
+    order = rows[np.lexsort((agent[rows], step[rows], scene[rows], split[rows]))]
     return SddTracks(
         path=path,
         splits=splits,

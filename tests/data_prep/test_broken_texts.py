@@ -12,35 +12,27 @@ from support.damages import (
     names_of_cases,
     word,
 )
-from support.hostile import text
+from support.hostile import prefix, text
 
 from trajformer.testing.readers import change_bytes
 
+
+def repeat_last_line(data: bytes) -> bytes:
+    lines = data.rstrip().splitlines(keepends=True)
+    return b"".join([*lines, b"\n", lines[-1]])
+
+
+last_line_twice = change_bytes(repeat_last_line)
 RECORDINGS: Cases = {
-    "frame nan": (
-        word(0, "nan"),
-        r"line 5, column 0 \(frame\): 'nan', expected a whole number",
-    ),
-    "frame -1e300": (
-        word(0, "-1e300"),
-        r"line 5, column 0 \(frame\): '-1e300', expected a whole number",
-    ),
-    "x nan": (word(13, "nan"), r"line 5, column 13 \(x\): 'nan', expected a number"),
-    "x -1e300": (word(13, "-1e300"), r"line 5, column 13 \(x\): '-1e300', expected a number"),
-    "half a frame": (
-        word(0, "780.5"),
-        r"line 5, column 0 \(frame\): '780.5', expected a whole number",
-    ),
-    "long": (word(13, "9" + "e" * 5000), r"line 5, column 13 \(x\): '9e{39}', expected a number"),
-    "far": (
-        word(13, "60000"),
-        r"line 5, column 13 \(x\): '60000', expected a number of metres up to 50000",
-    ),
     "a lost block": (
         change_bytes(lambda data: data[:300] + bytes(90) + data[390:]),
         "it has zero bytes",
     ),
-    "commas": (text(" ", ","), "line 1: 1 columns, expected 17"),
+    "commas": (text(" ", ","), "line 1: 1 columns, expected 17 or 4"),
+    "a third without x": (
+        text(r"(?m)^(8[0-5]\d.*) \S+ -1.0 (\S+ -1.0)$", r"\1 nan -1.0 \2"),
+        r"line \d+, column 13 \(x\): 'nan', expected .* \(34 of 118 rows cannot be used\)",
+    ),
     "each row twice": (
         LINES_TWICE,
         r"column 1 \(id\): .* is twice in frame",
@@ -57,14 +49,6 @@ RECORDINGS: Cases = {
 
 PLACES: Cases = {
     "5 columns": (text("\n", " 1\n"), "line 1: 5 columns, expected 4"),
-    "x NaN": (
-        word(2, "nan"),
-        r"line 5, column 2 \(x\): 'nan', expected a number of pixels up to 50000",
-    ),
-    "far": (
-        word(3, "60000"),
-        r"line 5, column 3 \(y\): '60000', expected a number of pixels up to 50000",
-    ),
     "19 frames": (
         text("\n228 [^\n]*", ""),
         "no agent is present in 20 consecutive frames, of 19 in all",
@@ -73,16 +57,13 @@ PLACES: Cases = {
 
 LABELS: Cases = {
     "17 columns": (text(r" [^ \n]*\n", "\n"), "line 1: 17 columns, expected 18"),
-    "x": (word(13, "nan"), r"line 5, column 13 \(x\): 'nan', expected a number of metres"),
-    "yaw": (word(16, "inf"), r"line 5, column 16 \(yaw\): 'inf', expected a number of radians"),
-    "target 2": (word(17, "2"), r"line 5, column 17 \(target\): '2', expected a whole number"),
     "10 Hz": (
         text(r"(?m)^(\d+) ", r"\g<1>0 "),
         r"column 0 \(frame\): frames are 10 apart, expected 1, a frame every 0.5 s",
     ),
     "each row twice": (
         LINES_TWICE,
-        r"#[34]: two rows for step 0 of track '1'",
+        r"line 35, column 1 \(id\): 1 is twice in frame 0 \(34 of 68 rows",
     ),
     "no target": (text(r" 1\.0\n", " 0.0\n"), r"column 17 \(target\): no row is a target"),
     "incomplete future": (text(r"(?m)^12 1 .*\n", ""), "target 1 has 11 of 12 future steps"),
@@ -112,12 +93,42 @@ DETAILS: Files = {
     "recordings": (
         "eth_ucy",
         "*.txt",
-        {"type": (word(2, "Biker"), r"column 2 \(type\): 'Biker', expected 'Pedestrian'")},
+        {
+            "type": (word(2, "Biker"), r"column 2 \(type\): 'Biker', expected 'Pedestrian'"),
+            "frame nan": (word(0, "nan"), r"row: column 0 \(frame\): expected a whole number"),
+            "frame -1e300": (word(0, "-1e300"), r"row: column 0 \(frame\): expected a whole"),
+            "half a frame": (word(0, "780.5"), r"row: column 0 \(frame\): expected a whole"),
+            "off the interval": (word(0, "783"), r"row: column 0 \(frame\): off the interval"),
+            "x nan": (word(13, "nan"), r"row: column 13 \(x\): expected a number of metres"),
+            "x -1e300": (word(13, "-1e300"), r"row: column 13 \(x\): expected a number"),
+            "long": (word(13, "9" + "e" * 5000), r"row: column 13 \(x\): expected a number"),
+            "far": (word(13, "60000"), r"row: column 13 \(x\): .* of metres up to 50000"),
+            "a short line": (word(16, ""), "row: another number of columns, expected 17"),
+            "a header": (prefix("frame id x y\n"), "row: another number of columns"),
+            "a row twice": (last_line_twice, r"row: column 1 \(id\): twice in a frame"),
+            "not UTF-8": (
+                change_bytes(lambda data: data.replace(b"5.0 Ped", b"5.0 P\xff", 1)),
+                "row: not text in UTF-8",
+            ),
+        },
+    ),
+    "places": (
+        "sdd",
+        "*.txt",
+        {
+            "x NaN": (word(2, "nan"), r"row: column 2 \(x\): expected a number of pixels"),
+            "far": (word(3, "60000"), r"row: column 3 \(y\): .* of pixels up to 50000"),
+            "a header": (prefix("frame id x y\n"), r"row: column 0 \(frame\): expected a whole"),
+        },
     ),
     "labels": (
         "nuscenes_prediction",
         "scene*.txt",
         {
+            "x": (word(13, "nan"), r"row: column 13 \(x\): expected a number of metres"),
+            "yaw": (word(16, "inf"), r"row: column 16 \(yaw\): expected a number of radians"),
+            "target 2": (word(17, "2"), r"row: column 17 \(target\): expected a whole number"),
+            "a row twice": (last_line_twice, r"row: column 1 \(id\): twice in a frame"),
             "unknown kind": (word(2, "Tram"), r"column 2 \(kind\): unknown value 'Tram'$"),
             "long kind": (word(2, "T" * 5000), r"column 2 \(kind\): unknown value 'T{40}'$"),
         },
@@ -126,5 +137,5 @@ DETAILS: Files = {
 
 
 @pytest.mark.parametrize(("kind", "case"), names_of_cases(DETAILS))
-def test_an_unknown_label_is_counted(tmp_path: Path, kind: str, case: str) -> None:
+def test_an_unusable_detail_is_counted(tmp_path: Path, kind: str, case: str) -> None:
     check_dropped(DETAILS, kind, case, tmp_path / "raw")

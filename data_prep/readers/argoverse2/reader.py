@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pyarrow as pa
 
 from data_prep.plausibility import check_recorded
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
 from data_prep.readers.argoverse2.released import FILES, released_stamp, with_future
+from data_prep.readers.row_check import RowCheck
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
@@ -29,6 +31,7 @@ _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _ROLES = np.array(  # by `object_category`: fragment, unscored, scored, focal
     [AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8
 )
+_ROLES_NEEDED = 2  # the first category of tracks whose rows must all be usable
 # Limits are about a hundred times the usual size.
 MAX_TRACKS = 5_000
 _BOUNDS = columns.ParquetBounds(file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000)
@@ -86,7 +89,7 @@ class Argoverse2(StagedReader):
         table = columns.read_parquet(path, _LIMITS, _TEXT, _BOUNDS, _OPTIONAL)
         yield
 
-        number = columns.numbers_within(table, _LIMITS, path)
+        number, table = _usable_rows(table, path)
         step, num_steps = _steps(number["timestep"], path)
         agent_id, first_row, agent = columns.groups(table["track_id"])
         columns.check_count(len(agent_id), MAX_TRACKS, "tracks", path)
@@ -132,6 +135,28 @@ class Argoverse2(StagedReader):
         scene = agents.scene(name, clock, origin, lanes)
         check_recorded(scene, heading=True, velocity=True, where=path)
         return with_future(scene, raw)
+
+
+def _usable_rows(
+    table: dict[str, pa.Array], path: Path
+) -> tuple[dict[str, np.ndarray], dict[str, columns.Column]]:
+    """Columns of numbers, float64 [n], and of text, without the rows that cannot be used.
+
+    SceneError: they are many, or one of them is a row of a focal or scored track.
+    """
+    check = RowCheck(path, len(table["track_id"]))
+    text = columns.usable_text(table, [name for name in _TEXT if name in table], check)
+    number = columns.usable_numbers(table, _LIMITS, check)
+    maximum = NUM_HISTORY + NUM_FUTURE - 1
+    step = columns.usable_whole_numbers(number["timestep"], maximum, "timestep", check)
+    agent_id, _, agent = columns.groups(text["track_id"])
+    values = [number[name] for name in _LIMITS]
+    columns.drop_repeated_steps(agent_id, agent, step, values, "timestep", check)
+    if not check.is_usable.all():
+        is_target = number["object_category"] >= _ROLES_NEEDED
+        check.need(np.isin(agent, agent[is_target]))
+    rows = check.finish()
+    return columns.take_rows(number, rows), columns.take_rows(text, rows)
 
 
 def _steps(timestep: np.ndarray, path: Path) -> tuple[np.ndarray, int]:

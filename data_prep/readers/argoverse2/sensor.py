@@ -26,25 +26,24 @@ from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
+from data_prep.readers.argoverse2.sweeps import POSES, Sweeps, find_sweeps
 from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.raw_file import cached_by_file, list_parts, one_line, read_file
+from data_prep.readers.row_check import RowCheck
 from data_prep.readers.vector_map import VectorMap
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 PERIOD_S = 0.1
-PERIOD_NS = 100_000_000
 ROOT_SPLIT = "logs"  # the split of logs directly in the raw folder
 # The second name is of files that have the ego vehicle as a track, too.
 ANNOTATIONS = ("annotations.feather", "annotations_with_ego.feather")
-POSES = "city_SE3_egovehicle.feather"
 EGO = 0  # index of the ego vehicle in a log
 EGO_ID = "AV"
 EGO_CATEGORY = "EGO_VEHICLE"
 MAX_BYTES = 64 << 20  # a hundred times the usual size, as the next one
 MAX_ROWS = 1_000_000
-MAX_STEPS_PER_SWEEP = 10  # on average; sparser sweeps mean that a timestamp is wrong
 _QUATERNION = ("qw", "qx", "qy", "qz")
 _TRANSLATION = ("tx_m", "ty_m", "tz_m")
 _POSE = (*_QUATERNION, *_TRANSLATION)
@@ -157,7 +156,7 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         stride = _steps(self.stride_s)
 
         def windows(path: Path) -> list[str]:
-            starts = range(0, count_steps(path) - length + 1, stride)
+            starts = sweeps_of(path).first_steps(length, stride)
             return [f"{start:03d}" for start in starts] or [""]
 
         return list_parts(_annotations(raw, split), windows)
@@ -177,8 +176,10 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
         future = _steps(self.future_s)
         window = slice(start, start + history + future)
         num_steps = log.valid.shape[1]
-        if window.stop > num_steps:
+        if window.stop > num_steps or not item.part:
             length = f"{num_steps} steps of {PERIOD_S} s, a scene has {history + future}"
+            if window.stop <= num_steps:
+                length = f"a pause of the clock in all windows of {history + future} steps"
             raise SceneError(f"{item}: timestamp_ns: {length} (history_s and future_s)")
 
         # Agents that appear only in the future would leak it.
@@ -308,15 +309,15 @@ def load_log(path: Path) -> SensorLog:
     return _parse(*_files(path))
 
 
-def count_steps(path: Path) -> int:
-    """L of the log of an annotations file, from its timestamps only.
+def sweeps_of(path: Path) -> Sweeps:
+    """The usable sweeps of the log of an annotations file.
 
     SceneError if these cannot be used or a file is missing.
     """
-    _files(path)
-    table = _read(path, ("timestamp_ns",))
-    _, steps, _ = _sweeps(table, path)
-    return int(steps[-1]) + 1
+    _, poses, _ = _files(path)
+    time = _timestamps(_read(path, ("timestamp_ns",)))
+    known, _, _ = _poses(poses)
+    return find_sweeps(time, known, RowCheck(path, len(time)))
 
 
 def _files(path: Path) -> tuple[Path, Path, Path]:
@@ -335,28 +336,44 @@ def _files(path: Path) -> tuple[Path, Path, Path]:
 @cached_by_file(2)  # all windows of a log are read in sequence
 def _parse(path: Path, poses: Path, archive: Path) -> SensorLog:
     table = _read(path, ("timestamp_ns", *_LIMITS, *_TEXT))
-    times, steps, sweep = _sweeps(table, path)
-    ego_rotation, ego_translation = _poses(poses, times)
+    check = RowCheck(path, len(table))
+    pose_time, pose_rotation, pose_translation = _poses(poses)
+    sweeps = find_sweeps(_timestamps(table), pose_time, check)
+    pose_row = np.searchsorted(pose_time, sweeps.time)
+    ego_rotation = pose_rotation[pose_row]
+    ego_translation = pose_translation[pose_row]
+    rotation, translation = _transforms(table, check)
+    text = columns.usable_text(table, _TEXT, check)
+    names, _, track = columns.groups(text["track_uuid"])
+    check.drop_repeated(
+        np.stack([sweeps.row_sweep, track]),
+        np.concatenate([rotation, translation], 1),
+        "track_uuid: two rows for a step of a track",
+        lambda row: (
+            f"track_uuid: two rows for step {sweeps.step[sweeps.row_sweep[row]]} "
+            f"of track {names[track[row]][:40]!r}"
+        ),
+    )
 
     # The ego vehicle is the first agent. Its pose comes from the poses, not from the annotations.
-    categories, _, category = columns.groups(table["category"])
-    objects = np.flatnonzero(np.array(categories)[category] != EGO_CATEGORY)
-    table = table.take(objects)
-    sweep = sweep[objects]
-    object_id, first_row, row_object = columns.groups(table["track_uuid"])
-    object_types = columns.values_at(table["category"], first_row)
+    categories, _, category = columns.groups(text["category"])
+    is_object = np.array(categories)[category] != EGO_CATEGORY
+    objects = np.flatnonzero(check.finish() & is_object)
+    sweep = sweeps.row_sweep[objects]
+    rows = pa.array(objects)
+    object_id, first_row, row_object = columns.groups(text["track_uuid"].take(rows))
+    object_types = columns.values_at(text["category"], objects[first_row])
     object_kinds = columns.translate_types(object_types, KINDS, "category", path)
     agent_id = [EGO_ID, *object_id]
-    agent = np.append(np.zeros_like(steps), 1 + row_object)
-    step = np.append(steps, steps[sweep])
-    num_steps = int(steps[-1]) + 1
+    agent = np.append(np.zeros_like(sweeps.step), 1 + row_object)
+    step = np.append(sweeps.step, sweeps.step[sweep])
+    num_steps = int(sweeps.step[-1]) + 1
     cell, valid = columns.cells(agent_id, agent, step, num_steps, f"{path}: track_uuid")
 
     # Pose in the city = pose of the ego vehicle in the city * pose in the frame of the ego vehicle.
-    rotation, translation = _transforms(table, path)
     row_rotation = ego_rotation[sweep]
-    center = _rotate(row_rotation, translation) + ego_translation[sweep]
-    ahead = _rotate(row_rotation, _rotate(rotation, _FORWARD))
+    center = _rotate(row_rotation, translation[objects]) + ego_translation[sweep]
+    ahead = _rotate(row_rotation, _rotate(rotation[objects], _FORWARD))
     position = np.concatenate([ego_translation, center])[:, :2]
     direction = np.concatenate([_rotate(ego_rotation, _FORWARD), ahead])
     heading = np.arctan2(direction[:, 1], direction[:, 0])
@@ -377,52 +394,26 @@ def _city_of(archive: Path) -> str:
     return map_name.split("_")[0]
 
 
-def _sweeps(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The S sweeps of the n rows of a table; SceneError if their timestamps cannot be used.
-
-    Returns:
-        ascending timestamps of the sweeps int64 [S]; their steps int64 [S]; the sweep of each row
-        int64 [n].
-    """
-    times, sweep = np.unique(_timestamps(table), return_inverse=True)
-    span = int(times[-1]) - int(times[0])
-    if span > MAX_STEPS_PER_SWEEP * len(times) * PERIOD_NS:
-        raise SceneError(f"{path}: timestamp_ns: {len(times)} sweeps spread over {span / 1e9:g} s")
-    steps = (times - times[0] + PERIOD_NS // 2) // PERIOD_NS
-    same_step = np.diff(steps) == 0
-    if same_step.any():
-        time = times[1:][same_step][0]
-        raise SceneError(
-            f"{path}: timestamp_ns: {time} falls on the same step of 0.1 s as the sweep before it"
-        )
-    return times, steps, sweep
-
-
 def _timestamps(table: pa.Table) -> np.ndarray:
-    return columns.array(table["timestamp_ns"]).astype(np.int64)
+    return columns.array(table["timestamp_ns"].fill_null(0)).astype(np.int64)
 
 
-def _poses(path: Path, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rotation and translation of the ego vehicle in the city at timestamps [S].
+@cached_by_file(2)
+def _poses(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Timestamps [N], and rotation and translation of the ego vehicle in the city there.
 
-    Unit quaternions [S, 4] and metres [S, 3]; SceneError if a timestamp has no pose.
+    Unit quaternions [N, 4] and metres [N, 3]. Poses that cannot be used are dropped.
     """
     table = _read(path, ("timestamp_ns", *_LIMITS))
-    known, row = np.unique(_timestamps(table), return_index=True)
-    index = np.minimum(np.searchsorted(known, times), len(known) - 1)
-    missing = times[known[index] != times]
-    if missing.size:
-        others = len(missing) - 1
-        raise SceneError(
-            f"{path}: timestamp_ns: no pose at {missing[0]}, and at {others} other sweeps"
-        )
-    rotation, translation = _transforms(table, path)
-    rows = row[index]
-    return rotation[rows], translation[rows]
+    check = RowCheck(path, len(table))
+    rotation, translation = _transforms(table, check)
+    rows = np.flatnonzero(check.finish())
+    known, first = np.unique(_timestamps(table)[rows], return_index=True)
+    return known, rotation[rows[first]], translation[rows[first]]
 
 
 def _read(path: Path, names: Sequence[str]) -> pa.Table:
-    """Columns of an Arrow file, without nulls."""
+    """Columns of an Arrow file."""
     try:
         source = pa.BufferReader(read_file(path, MAX_BYTES))
         file = pa.ipc.open_file(source)
@@ -449,20 +440,23 @@ def _read(path: Path, names: Sequence[str]) -> pa.Table:
 _FORWARD = np.array([[1.0, 0.0, 0.0]])
 
 
-def _transforms(table: pa.Table, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Unit quaternions (w, x, y, z) [n, 4] and translations [n, 3] of the rows."""
-    if len(table):
-        number = columns.numbers_within(table, _LIMITS, path)
-    else:
-        number = dict.fromkeys(_LIMITS, np.zeros(0))
+def _transforms(table: pa.Table, check: RowCheck) -> tuple[np.ndarray, np.ndarray]:
+    """Unit quaternions (w, x, y, z) [n, 4] and translations [n, 3] of the rows.
+
+    Rows that cannot be used are dropped; they have no rotation and no translation.
+    """
+    number = columns.usable_numbers(table, _LIMITS, check)
     quaternion = np.stack([number[name] for name in _QUATERNION], -1)
     translation = np.stack([number[name] for name in _TRANSLATION], -1)
     length = np.linalg.norm(quaternion, axis=1, keepdims=True)
-    error = np.abs(length - 1.0)
-    if (error > 0.01).any():
-        worst = length[error.argmax(), 0]
-        raise SceneError(f"{path}: qw, qx, qy, qz: a quaternion of length {worst:g}, expected 1")
-    return quaternion / length, translation
+    is_wrong = np.abs(length[:, 0] - 1.0) > 0.01
+    check.drop(
+        is_wrong,
+        "qw, qx, qy, qz: a quaternion of another length than 1",
+        lambda row: f"qw, qx, qy, qz: a quaternion of length {length[row, 0]:g}, expected 1",
+    )
+    safe_length = np.where(is_wrong[:, None], 1.0, length)
+    return quaternion / safe_length, translation
 
 
 def _rotate(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:

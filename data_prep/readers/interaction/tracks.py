@@ -11,6 +11,7 @@ import pyarrow as pa
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.raw_file import cached_by_file
+from data_prep.readers.row_check import MAX_UNUSABLE, RowCheck
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind
 
@@ -21,6 +22,8 @@ PEDESTRIANS = "pedestrian_tracks_"  # of the pedestrians and cyclists of a recor
 MAX_BYTES = 1 << 30  # about ten times the largest file, as the next one
 MAX_ROWS = 20_000_000
 MAX_BOX_M = 100.0  # length or width of a vehicle
+MAX_DRIFT = 0.01  # of the period of the timestamps; velocities are recorded
+_MAX_SHIFT_MS = PERIOD_MS // 2  # between frames; more is a pause
 _FRAME_BITS = 30
 _FRAMES_PER_CASE = 1 << _FRAME_BITS  # frames of all cases on one axis, see `TrackFile.time`
 _KINDS = {
@@ -64,6 +67,8 @@ class TrackFile:
     kind: np.ndarray  # uint8 [R]
     motion: np.ndarray  # float64 [R, 4]: x, y, vx, vy
     box: np.ndarray  # float64 [R, 3]: heading, length, width; NaN for pedestrians and cyclists
+    breaks: np.ndarray  # int64 [n], ascending: times before which the clock paused
+    problems: dict[int, str]  # of cases that cannot be used, by number
 
     def parts(self, num_history: int, num_future: int, stride: int) -> list[int]:
         """Numbers of the cases, or first frames of the windows of a recording.
@@ -81,7 +86,11 @@ class TrackFile:
         begin = self.time[0]
         first = last_observed - (num_history - 1)
         first = first[first >= begin]
-        return first[(first - begin) % stride == 0].tolist()
+        first = first[(first - begin) % stride == 0]
+        # No window reaches over a pause of the clock.
+        last = first + num_history + num_future - 1
+        stretch = np.searchsorted(self.breaks, first, "right")
+        return first[stretch == np.searchsorted(self.breaks, last, "right")].tolist()
 
     def window(self, item: Input, num_steps: int) -> WindowTracks:
         """The tracks of a case, or of the window that begins with a frame.
@@ -89,6 +98,9 @@ class TrackFile:
         SceneError if a case has another length.
         """
         if self.has_cases:
+            problem = self.problems.get(int(item.part))
+            if problem:
+                raise SceneError(f"{item}: {problem}")
             start = int(item.part) << _FRAME_BITS
             rows = columns.rows_between(self.time, start, start + _FRAMES_PER_CASE)
             first = _first_of_case(self.time[rows], num_steps, item)
@@ -122,14 +134,17 @@ class TrackFile:
 def _shared_ids(
     agent: np.ndarray, step: np.ndarray, num_steps: int, kind: np.ndarray
 ) -> np.ndarray:
-    """The agents (index) with rows of two kinds in one step: two agents with one id.
+    """The agents (index) with rows of two kinds in one step, or with and without a box.
 
-    Vehicles and pedestrians are numbered separately. All arrays are [n].
+    They are two agents with one id: vehicles and pedestrians are numbered separately. All arrays
+    are [n].
     """
     key = agent * num_steps + step
     order = np.lexsort((kind, key))
     is_shared = (np.diff(key[order]) == 0) & (np.diff(kind[order].astype(int)) != 0)
-    return np.unique(agent[order][1:][is_shared])
+    in_one_step = agent[order][1:][is_shared]
+    has_box = ~np.isin(kind, _WITHOUT_BOX)
+    return np.union1d(in_one_step, np.intersect1d(agent[has_box], agent[~has_box]))
 
 
 def _split_by_kind(
@@ -154,9 +169,13 @@ def _split_by_kind(
 
 
 def _first_of_case(time: np.ndarray, num_steps: int, item: Input) -> int:
-    """First time of the rows of a case; SceneError unless it has `num_steps` consecutive frames."""
+    """First time of the rows of a case.
+
+    SceneError unless it has `num_steps` frames, of which a few in between may have no row.
+    """
     frames = np.unique(time)
-    if len(frames) != num_steps or frames[-1] - frames[0] != num_steps - 1:
+    is_complete = frames[-1] - frames[0] == num_steps - 1
+    if not is_complete or len(frames) < (1 - MAX_UNUSABLE) * num_steps:
         expected = f"expected {num_steps} consecutive ones; get the complete case"
         raise SceneError(f"{item}: frame_id: {len(frames)} steps, {expected}")
     return int(frames[0])
@@ -181,40 +200,53 @@ def _parse(path: Path, pedestrians: Path | None) -> TrackFile:
     if has_cases:
         counts = {"case_id": 1e9} | counts
     names = (*counts, *_MOTION)
-    table = columns.read_csv(path, names, _TEXT, MAX_BYTES, optional=_BOX)
+    table, num_lost = columns.read_csv(path, names, _TEXT, MAX_BYTES, optional=_BOX)
     if pedestrians is not None:
-        walkers = columns.read_csv(pedestrians, names, _TEXT, MAX_BYTES)
+        walkers, num_walkers_lost = columns.read_csv(pedestrians, names, _TEXT, MAX_BYTES)
+        num_lost += num_walkers_lost
         table = pa.concat_tables([table, walkers], promote_options="default").unify_dictionaries()
     columns.check_count(len(table), MAX_ROWS, "rows", path)
 
-    number = columns.numbers_within(table, counts | _MOTION, path)
+    check = RowCheck(path, len(table))
+    check.lose(num_lost, "another number of cells than the header")
+    text = columns.usable_text(table, _TEXT, check)
+    number = columns.usable_numbers(table, counts | _MOTION, check)
     whole = {}
     for name, limit in counts.items():
-        whole[name] = columns.whole_numbers(number[name], int(limit), f"{path}: {name}")
+        whole[name] = columns.usable_whole_numbers(number[name], int(limit), name, check)
     time = whole["frame_id"]
+    part = np.zeros(len(table), np.int64)
     if has_cases:
-        time = time + (whole["case_id"] << _FRAME_BITS)
-    _check_clock(whole["timestamp_ms"], whole["frame_id"], time, path)
+        part = whole["case_id"]
+        time = time + (part << _FRAME_BITS)
+    breaks = _check_clock(whole["timestamp_ms"], whole["frame_id"], time, check, path)
 
-    agent_id, agent = columns.stripped_groups(table["track_id"])
-    types, _, row_type = columns.groups(table["agent_type"])
-    kinds = columns.translate_types(types, _KINDS, "agent_type", path)
-    kind = np.array(kinds, np.uint8)[row_type]
+    agent_id, agent = columns.stripped_groups(text["track_id"])
+    _, track = np.unique(part * len(agent_id) + agent, return_inverse=True)  # ids are of a case
+    kind = _kinds(text["agent_type"], track, check, path)
+    box = np.stack([columns.with_nan(table[name]) for name in _BOX], -1)
     has_box = ~np.isin(kind, _WITHOUT_BOX)
-    box = np.stack([columns.array(table[name].fill_null(np.nan)) for name in _BOX], -1)
     for column, (name, limit) in enumerate(_BOX.items()):
-        wrong = has_box & ~(np.abs(box[:, column]) <= limit)  # also NaN
-        if wrong.any():
-            row = wrong.argmax()
-            vehicle = agent_id[agent[row]][:40]
-            raise SceneError(
-                f"{path}: {name}: {box[row, column]:g} of vehicle {vehicle!r}, "
-                f"expected a number up to {limit:g}"
-            )
+        columns.drop_numbers(np.where(has_box, box[:, column], 0.0), name, limit, check)
     box[~has_box] = np.nan
-
-    order = np.argsort(time, kind="stable")
     motion = np.stack([number[name] for name in _MOTION], -1)
+    check.drop_repeated(
+        np.stack([time, agent, kind.astype(np.int64)]),
+        np.concatenate([motion, np.nan_to_num(box)], 1),
+        "track_id: twice in a frame",
+        lambda row: (
+            f"track_id: {agent_id[agent[row]][:40]!r} is twice in frame {whole['frame_id'][row]}"
+        ),
+    )
+
+    problems: dict[int, str] = {}
+    if has_cases:
+        usable, problems = check.finish_parts(part)
+        problems = _paused_cases(breaks) | problems
+    else:
+        usable = check.finish()
+    rows = np.flatnonzero(usable)
+    order = rows[np.argsort(time[rows], kind="stable")]
     return TrackFile(
         has_cases=has_cases,
         agent_id=agent_id,
@@ -223,18 +255,98 @@ def _parse(path: Path, pedestrians: Path | None) -> TrackFile:
         kind=kind[order],
         motion=motion[order],
         box=box[order],
+        breaks=breaks,
+        problems=problems,
     )
 
 
-def _check_clock(timestamp: np.ndarray, frame: np.ndarray, time: np.ndarray, path: Path) -> None:
-    """SceneError unless frames are 100 ms apart, and most frames are recorded."""
-    offset = timestamp - PERIOD_MS * frame
+def _kinds(types: pa.ChunkedArray, track: np.ndarray, check: RowCheck, path: Path) -> np.ndarray:
+    """AgentKind uint8 [R] of the rows; rows with another type than most of their track are dropped.
+
+    `track` is int64 [R]. If a track has many rows of two types, two agents share its id.
+    """
+    words, _, row_type = columns.groups(types)
+    word_kinds = np.array(columns.translate_types(words, _KINDS, "agent_type", path), np.uint8)
+    kind = word_kinds[row_type]
+    key = track * len(AgentKind) + kind
+    count = np.bincount(key, minlength=(int(track.max()) + 1) * len(AgentKind))
+    total = count.reshape(-1, len(AgentKind)).sum(1)
+    is_rare = count[key] <= MAX_UNUSABLE * total[track]
+    check.drop(
+        is_rare,
+        "agent_type: another type than most rows of the track",
+        lambda row: f"agent_type: {words[row_type[row]][:40]!r}, most rows of the track differ",
+    )
+    return kind
+
+
+def _paused_cases(breaks: np.ndarray) -> dict[int, str]:
+    """The problems of the cases in which the clock paused."""
+    problem = "timestamp_ms: the clock pauses within the case; get the complete case"
+    return dict.fromkeys((breaks >> _FRAME_BITS).tolist(), problem)
+
+
+def _check_clock(
+    timestamp: np.ndarray, frame: np.ndarray, time: np.ndarray, check: RowCheck, path: Path
+) -> np.ndarray:
+    """Drop rows with a wrong timestamp, and return the times before which the clock paused.
+
+    All arrays are int64 [R]. SceneError unless frames are 100 ms apart, and most are recorded.
+    """
+    rows = np.flatnonzero(check.is_usable)
+    if not len(rows):
+        check.finish()
+        return np.zeros(0, np.int64)
+    offset = timestamp - PERIOD_MS * frame  # constant for a clock without pauses
+    times, number = np.unique(time[rows], return_inverse=True)
     remedy = f"expected {PERIOD_MS} (10 Hz); resample the file"
-    if np.ptp(offset) > PERIOD_MS // 2:
-        period = np.ptp(timestamp) / max(np.ptp(frame), 1)
-        raise SceneError(f"{path}: timestamp_ms: {period:g} ms from frame to frame, {remedy}")
-    gaps = np.diff(np.unique(time))
+    gaps = np.diff(times)
     if len(gaps):
         typical_ms = PERIOD_MS * np.median(gaps)
         if typical_ms != PERIOD_MS:
             raise SceneError(f"{path}: frame_id: most steps are {typical_ms:g} ms long, {remedy}")
+
+    # The offset of a frame is the middle one of its rows.
+    order = np.lexsort((offset[rows], number))
+    count = np.bincount(number)
+    middle = np.cumsum(count) - count + (count - 1) // 2
+    frame_offset = offset[rows][order][middle]
+    is_joined = np.diff(times >> _FRAME_BITS) == 0  # to the next frame
+    if is_joined.any():
+        period = PERIOD_MS + float(np.median((np.diff(frame_offset) / gaps)[is_joined]))
+        if abs(period - PERIOD_MS) > MAX_DRIFT * PERIOD_MS:
+            raise SceneError(f"{path}: timestamp_ms: {period:g} ms from frame to frame, {remedy}")
+    is_isolated = _is_isolated(frame_offset, is_joined)
+    row_offset = frame_offset[number]
+    is_wrong = np.zeros(len(time), bool)
+    is_wrong[rows] = (np.abs(offset[rows] - row_offset) > _MAX_SHIFT_MS) | is_isolated[number]
+    check.drop(
+        is_wrong,
+        "timestamp_ms: differs from the other rows of the frame and from other frames",
+        lambda row: f"timestamp_ms: {timestamp[row]} in frame {frame[row]}, {remedy}",
+    )
+
+    known = np.flatnonzero(~is_isolated)
+    leap = np.abs(np.diff(frame_offset[known])) > _MAX_SHIFT_MS
+    leap &= np.diff(times[known] >> _FRAME_BITS) == 0
+    return times[known][1:][leap]
+
+
+def _is_isolated(offset: np.ndarray, is_joined: np.ndarray) -> np.ndarray:
+    """Whether the offset of a frame differs from its neighbors, which agree; bool [n].
+
+    `offset` is int64 [n] in ms, `is_joined` bool [n - 1]. A first or last frame is compared with
+    the two frames next to it.
+    """
+    is_isolated = np.zeros(len(offset), bool)
+    if len(offset) < 3:
+        return is_isolated
+    differs = (np.abs(np.diff(offset)) > _MAX_SHIFT_MS) & is_joined
+    agrees = ~differs & is_joined
+    skips = np.abs(offset[2:] - offset[:-2]) <= _MAX_SHIFT_MS
+    is_isolated[1:-1] = differs[:-1] & differs[1:] & skips
+    begins = np.append(True, ~is_joined[:-1])[:-1]  # a part, at each frame but the last two
+    is_isolated[:-2] |= begins & differs[:-1] & agrees[1:]
+    ends = np.append(~is_joined[1:], True)[1:]  # at each frame but the first two
+    is_isolated[2:] |= ends & differs[1:] & agrees[:-1]
+    return is_isolated

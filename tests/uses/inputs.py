@@ -71,7 +71,7 @@ def broken_raw() -> None:
     (folder / "raw-val-0/scenario_raw-val-0.parquet").write_text("no parquet")
     (folder / "raw-val-1/log_map_archive_raw-val-1.json").write_text("{")
     columns = fixtures.argoverse2_columns()
-    columns["heading"][5] = np.nan
+    columns["heading"][:] = np.nan
     fixtures.write_argoverse2(Path("raw"), columns, uuid="nan")
 
 
@@ -95,7 +95,7 @@ WITHOUT_NUMBERS = manifest_text({"schema_version": 2, "splits": {"val": {}}})
 VERSIONS = "schema.version 7, this software reads 2"
 PREPARE_VAL = "preprocess argoverse2 raw s --split val --workers 1"
 LISTED = (  # of broken_raw()
-    r"(?s)val: 1 scenes.*3 skipped.*val/nan/.*heading: NaN or infinity.*"
+    r"(?s)val: 1 scenes.*3 skipped.*val/nan/.*heading: empty, no number, NaN or infinity.*"
     r"val/raw-val-0/.*not a readable parquet.*val/raw-val-1/.*log_map_archive_raw-val-1.json"
 )
 
@@ -242,7 +242,7 @@ CASES = [
     Case(
         "the first broken scenario is an error on request",
         f"{PREPARE_VAL} --strict",
-        "heading: NaN or infinity",
+        "heading: empty, no number, NaN or infinity",
         broken_raw,
     ),
     Case(

@@ -26,6 +26,9 @@ KINDS = {
     "png": rb"\x89PNG.*tEXtSoftware\0trajformer",
     "html": rb'<!DOCTYPE html>.*<meta name="generator" content="trajformer">',
     "svg": rb"<\?xml.*<dc:title>trajformer</dc:title>",
+    "gif": rb"GIF8.*trajformer",
+    "mp4": rb".{4}ftyp.*trajformer",  # near the end
+    "webm": rb"\x1aE\xdf\xa3.*trajformer",
     "pdf": rb"%PDF.*/Creator \(trajformer\)",  # near the end
     "npz": rb"PK\x03\x04.{26}scene_id\.npy",
     "ckpt": rb"PK\x03\x04.{26}archive/data\.pkl.{,99}trajformer",  # in a run, "epoch" comes first
@@ -37,7 +40,8 @@ KINDS = {
     "csv": rb"scenario_id,track_id,type,minADE",  # metrics of agents
     "txt": rb"\Z",  # a translation is like any other text, so it never replaces one
 }
-HEAD_BYTES = 512
+AT_THE_END = ("parquet", "pdf", "mp4", "webm")
+HEAD_BYTES = 2048
 TAIL_BYTES = 8192
 SUFFIXES = {f".{kind.rpartition('.')[2]}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}
 
@@ -181,7 +185,7 @@ def _check_existing_file(path: Path, kind: str, overwrite: bool) -> None:
     with path.open("rb") as file:
         content = file.read(HEAD_BYTES)
         file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
-        if kind in ("parquet", "pdf"):
+        if kind in AT_THE_END:
             content += file.read()
     if content and not re.match(KINDS[kind], content, re.DOTALL):
         suffix = kind.rpartition(".")[2]

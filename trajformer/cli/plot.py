@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt, restricted_number_type
+from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
@@ -17,10 +18,14 @@ from trajformer.errors import TrajformerError
 from trajformer.scenes.spec import DataSpec, check_scenes, same_split
 from trajformer.scenes.store import SceneStore, store_splits
 
+if TYPE_CHECKING:
+    from trajformer.plotting.scene import PictureOptions
+
 DEFAULT_COUNT = 8  # pictures
 DEFAULT_SPLIT = "val"
 COLOR_BY = ("agent", "type", "world")
 FORMATS = ("png", "svg", "pdf")
+ANIMATED = ("gif", "mp4", "webm")
 MAX_ZOOM = 1000
 
 
@@ -65,15 +70,21 @@ def parser() -> Parser:
         help="2 shows the middle half of the width, 0.5 twice the width",
     )
     made.add_argument(
+        "--animate",
+        action="store_true",
+        help="one animation per scene, 8 s long if the scene has enough history",
+    )
+    made.add_argument(
         "--format",
-        choices=FORMATS,
-        help="format of the pictures in a folder; default: png",
+        choices=(*FORMATS, *ANIMATED),
+        help="default: png, with --animate gif; mp4 and webm need the package av",
     )
     made.add_argument(
         "--out",
         type=Path,
         required=True,
-        help="folder for the pictures, or one file .png, .svg or .pdf with all scenes",
+        help="folder for the pictures, or one file .png, .svg or .pdf with all scenes, "
+        "or one animation of one scene",
     )
     add_overwrite(made)
     return made
@@ -108,17 +119,20 @@ def run(args: Namespace) -> None:
         raise TrajformerError(f"{args.store}: {reason}")
     _check_agents(args, scenes, chosen)
     options = PictureOptions(args.density, tuple(args.agents), args.ids, args.zoom, args.color)
-    paths = save_scene_plots(
-        scenes,
-        chosen,
-        modes,
-        args.out,
-        progress=bars(),
-        options=options,
-        suffix=args.format or FORMATS[0],
-    )
-    for path in paths:
-        print(path)
+    if args.animate:
+        _animate(args, scenes, chosen, modes, options)
+    else:
+        paths = save_scene_plots(
+            scenes,
+            chosen,
+            modes,
+            args.out,
+            progress=bars(),
+            options=options,
+            suffix=args.format or FORMATS[0],
+        )
+        for path in paths:
+            print(path)
     note = skipped_note(scenes)
     if note:  # the other output is a list of files
         print(f"trajformer plot: {note}", file=sys.stderr)
@@ -134,10 +148,64 @@ def _check_options(args: Namespace) -> None:
             raise TrajformerError(f"--{name} needs --forecasts")
     if args.color == "world" and args.forecasts is None:
         raise TrajformerError("--color world needs --forecasts")
+    known = ANIMATED if args.animate else FORMATS
     suffix = args.out.suffix.lstrip(".").lower()
-    if suffix in FORMATS and args.format not in (None, suffix):
+    if args.format not in (None, *known):
+        needed = "without --animate" if args.animate else "with --animate"
+        raise TrajformerError(f"--format {args.format} is possible {needed} only")
+    if suffix in known and args.format not in (None, suffix):
         raise TrajformerError(f"{args.out}: --format {args.format} needs a name ending in it")
-    check_outputs(args, out=suffix if suffix in FORMATS else "folder")
+    if args.animate:
+        if args.density:
+            raise TrajformerError("--animate shows modes; leave out --density")
+        suffix = _use_encoder(args, suffix)
+    check_outputs(args, out=suffix if suffix in known else "folder")
+
+
+def _use_encoder(args: Namespace, suffix: str) -> str:
+    """Write GIF instead of a format without an encoder; returns the suffix of `args.out`."""
+    from trajformer.plotting.video import has_encoder
+
+    if suffix in ANIMATED:
+        args.format = suffix
+    args.format = args.format or ANIMATED[0]
+    if not has_encoder(args.format):
+        hint = "`pip install av` installs one"
+        print(
+            f"trajformer plot: no encoder for {args.format}, so GIF is written; {hint}",
+            file=sys.stderr,
+        )
+        args.format = ANIMATED[0]
+        if suffix in ANIMATED:
+            args.out = args.out.with_suffix(f".{ANIMATED[0]}")
+            suffix = ANIMATED[0]
+    return suffix
+
+
+def _animate(
+    args: Namespace,
+    scenes: SceneStore,
+    chosen: list[int],
+    modes: dict[str, Any],
+    options: PictureOptions,
+) -> None:
+    """Write one animation per scene, and print its path."""
+    from trajformer.plotting.files import file_name
+    from trajformer.plotting.scene import Content
+    from trajformer.plotting.video import save_animation
+
+    is_file = args.out.suffix.lstrip(".").lower() in ANIMATED
+    if is_file and len(chosen) > 1:
+        reason = f"one animation shows one scene, but {len(chosen)} were chosen"
+        raise TrajformerError(f"{args.out}: {reason}; give a folder or one --scene")
+    for index in tqdm(chosen, desc="plot", unit="scene", disable=not bars()):
+        scene = scenes[index]
+        content = Content(scene, modes.get(scene.scene_id, ()), options)
+        path = args.out
+        if not is_file:
+            path = args.out / f"{file_name(scene.scene_id)}.{args.format}"
+        save_animation(content, path, options)
+        print(path)
 
 
 def _check_agents(args: Namespace, scenes: SceneStore, chosen: list[int]) -> None:

@@ -123,7 +123,7 @@ def _of_scene(scene: Scene, forecast: Forecast, batch: SceneBatch | None) -> lis
     return [track for track in tracks if track.scene_id == scene.scene_id]
 
 
-class _Content:
+class Content:
     """A scene with its forecasts, as far as they are shown, and the window of the picture."""
 
     def __init__(
@@ -137,6 +137,7 @@ class _Content:
             role = np.full_like(scene.agent_role, AgentRole.CONTEXT)
             role[selected] = scene.agent_role[selected]
             scene = replace(scene, agent_role=role)
+        self.colors: Colors = choose_colors(scene, matched, options.color)
         self.scene: Scene = scene
         self.forecasts = matched
         self.selected = selected
@@ -166,7 +167,11 @@ def draw_picture(
     Wide scenes and scenes with many forecasts get larger axes. Raises as `plot_scene`.
     """
     pairs = zip(scenes, forecasts, strict=True)
-    contents = [_Content(scene, of_scene, options) for scene, of_scene in pairs]
+    return draw_contents([Content(scene, of_scene, options) for scene, of_scene in pairs], options)
+
+
+def draw_contents(contents: Sequence[Content], options: PictureOptions) -> Figure:
+    """Draw prepared scenes, as `draw_picture` does; the axes are `figure.axes` in their order."""
     largest = max(_legible_scale(content) for content in contents)
     limit = _MAX_SCALE if len(contents) == 1 else _MAX_SCALE_IN_ROW
     side = _SIDE * min(largest, limit)
@@ -183,7 +188,7 @@ def draw_picture(
     return figure
 
 
-def _legible_scale(content: _Content) -> float:
+def _legible_scale(content: Content) -> float:
     """How much larger than `_SIDE` axes have to be, so that boxes and lines can be seen."""
     width = 2 * content.view.half / style.SCALE[content.scene.unit]
     crowding = np.sqrt(len(content.forecasts) / _LEGIBLE_AGENTS)
@@ -247,23 +252,23 @@ def draw_scene(
     Data coordinates of `ax` are relative to the scene's `origin`; ticks show coordinates of the
     recording. Raises as `plot_scene`.
     """
-    return _draw(ax, _Content(scene, forecasts, options), options)
+    return _draw(ax, Content(scene, forecasts, options), options)
 
 
-def _draw(ax: Axes, content: _Content, options: PictureOptions) -> Axes:
+def _draw(ax: Axes, content: Content, options: PictureOptions) -> Axes:
     scene = content.scene
     matched = content.forecasts
     content.view.apply(ax, scene.unit, scene.origin.tolist())
     ax.set_autoscale_on(False)
     draw_map(ax, scene)
-    colors = choose_colors(scene, matched, options.color)
+    colors = content.colors
     futures = content.selected or [forecast.agent for forecast in matched]
     if options.density:
         draw_agents(ax, scene, dict.fromkeys(futures, FAINT), futures)
         draw_density(ax, scene, matched)
     else:
         draw_agents(ax, scene, colors.face, futures, colors.future)
-        _draw_modes(ax, content, colors, options)
+        _draw_modes(ax, content, options)
     ax.set_title(
         title(scene, matched), fontsize=style.FONT_PT, fontfamily=families(), parse_math=False
     )
@@ -273,12 +278,12 @@ def _draw(ax: Axes, content: _Content, options: PictureOptions) -> Axes:
     return add_legend(ax, kinds)
 
 
-def _draw_modes(ax: Axes, content: _Content, colors: Colors, options: PictureOptions) -> None:
+def _draw_modes(ax: Axes, content: Content, options: PictureOptions) -> None:
     """Forecasts, and texts without overlaps: first ids, then probabilities."""
-    scene, matched = content.scene, content.forecasts
+    scene, matched, colors = content.scene, content.forecasts, content.colors
     labels: list[Label] = []
     if options.ids:
-        labels += _id_labels(content, colors)
+        labels += _id_labels(content)
     if is_crowd(scene) and options.color != "world":
         draw_crowd(ax, scene, matched, colors.face)
     else:
@@ -298,7 +303,7 @@ def _text_colors(scene: Scene, colors: Colors) -> dict[int, str]:
     return texts
 
 
-def _id_labels(content: _Content, colors: Colors) -> list[Label]:
+def _id_labels(content: Content) -> list[Label]:
     """A label for each shown agent: those with a forecast, else targets, else all."""
     scene = content.scene
     agents = content.selected or sorted({forecast.agent for forecast in content.forecasts})
@@ -307,7 +312,7 @@ def _id_labels(content: _Content, colors: Colors) -> list[Label]:
     observed = np.flatnonzero(scene.valid[:, : scene.num_history].any(1)).tolist()
     agents = [agent for agent in agents if agent in observed]
     agents.sort(key=lambda agent: -int(scene.agent_role[agent]))
-    texts = _text_colors(scene, colors)
+    texts = _text_colors(scene, content.colors)
     labels = []
     for agent, pose in zip(agents, last_poses(scene, agents), strict=True):
         name = scene.agent_id[agent]

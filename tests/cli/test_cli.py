@@ -123,6 +123,7 @@ def test_metrics_of_evaluate_equal_metrics_of_the_forecast_file(
         *plausibility.NAMES,
         "protocol",
         "num_skipped",
+        "tables",
     }
     protocol = metrics["protocol"]
     assert (protocol["horizon_s"], protocol["horizon_steps"], protocol["unit"]) == (6.0, 60, "m")

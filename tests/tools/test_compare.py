@@ -221,6 +221,15 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
 
 
 @pytest.mark.usefixtures("trained_here")
+def metrics_in(file: Path) -> dict[str, float]:
+    """The numbers of a file of `evaluate --json` without its protocol and tables."""
+    metrics = {}
+    for name, value in json.loads(file.read_text()).items():
+        if name != "num_skipped" and isinstance(value, int | float):
+            metrics[name] = value
+    return metrics
+
+
 def test_rows_with_a_length_in_steps_are_scored_at_the_end(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,7 +252,7 @@ def test_rows_with_a_length_in_steps_are_scored_at_the_end(
     last = folder / "out" / "fast" / "seed2" / "last.ckpt"
     scores = folder / "m-last.json"
     assert run("evaluate", "--checkpoint", last, "--store", folder / "store", "--json", scores) == 0
-    expected = json.loads(scores.read_text())
+    expected = metrics_in(scores)
     assert fast["seeds"]["2"]["scores"] == pytest.approx(expected, rel=1e-6)
     rows = [models.Result(row) for row in trainings.read_table(folder / "steps.yaml")]
     assert models.differences(rows, folder) == {}  # no row has a finished seed
@@ -258,10 +267,24 @@ def test_rows_with_a_length_in_steps_are_scored_at_the_end(
     assert low <= difference <= high
 
 
+def test_errors_of_agents_are_means_over_seeds(tmp_path: Path) -> None:
+    """Ids may look like missing values."""
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for number, file in enumerate(files):
+        rows = f"NA,null,{number}.0\nx,1,{number + 2}.0\n"
+        file.write_text(f"scenario_id,track_id,minFDE6\n{rows}")
+    means = models.mean_errors(files)
+    assert means.minFDE6.to_dict() == {("NA", "null"): 0.5, ("x", "1"): 2.5}
+
+    files[1].write_text("scenario_id,track_id,minFDE6\nx,1,0.0\n")
+    with pytest.raises(TrajformerError, match=r"b\.csv: other agents than .*a\.csv"):
+        models.mean_errors(files)
+
+
 def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]) -> None:
     best, store = folder / "out" / "motion_alone" / "seed3" / "best.ckpt", folder / "store"
     assert run("evaluate", "--checkpoint", best, "--store", store, "--json", folder / "e.json") == 0
-    expected = json.loads((folder / "e.json").read_text())
+    expected = metrics_in(folder / "e.json")
     assert first[0]["seeds"]["3"]["scores"] == pytest.approx(expected, rel=1e-6)
     assert {name: first[0]["mean"][name] for name in expected} == pytest.approx(expected, rel=1e-6)
     kept = models.score("constant_velocity", folder / "cv", store, "val")

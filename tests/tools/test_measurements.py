@@ -1,4 +1,4 @@
-"""Tools that measure: benchmarks, the GPU report, paired comparisons, a sample of the fuzzing."""
+"""Tools that measure: benchmarks, the GPU report, a sample of the fuzzing."""
 
 import json
 from pathlib import Path
@@ -6,17 +6,13 @@ from pathlib import Path
 import bench_forecast
 import fuzz
 import gpu_report
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from bench_forecast import enlarged, larger_scenes, one_scene, threads, training
-from paired import compare, mean_errors
 from support.processes import ROOT, environment, run_python
 
 from trajformer.data.loading import SceneDataset
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import TrajformerError
 from trajformer.recipes.choices import MODELS
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
@@ -59,98 +55,6 @@ def test_larger_scenes_keep_the_motion_of_their_agents(store: SceneStore) -> Non
     motion = large.position.diff(dim=2)[0, 0]
     expected = observation.position.diff(dim=2)[0, 0]
     torch.testing.assert_close(motion, expected, atol=1e-4, rtol=0)
-
-
-def write(path: Path, error: np.ndarray) -> Path:
-    numbers = range(len(error))  # two agents in each scene
-    table = pd.DataFrame(
-        {
-            "scenario_id": [f"{number // 2:03}" for number in numbers],
-            "track_id": [str(number % 2) for number in numbers],
-            "minFDE6": error,
-        }
-    )
-    table.to_csv(path)
-    return path
-
-
-def test_ids_that_look_like_missing_values_are_compared(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", np.arange(4.0))
-    text = path.read_text().replace(",001,1,", ",001,NA,")
-    path.write_text(text.replace(",000,", ",null,"))
-    # sorted by scene and track
-    assert mean_errors([path]).minFDE6.tolist() == [2.0, 3.0, 0.0, 1.0]
-
-
-def test_interval_of_a_paired_difference(tmp_path: Path) -> None:
-    """Against the normal approximation; errors of scenes vary far more than the difference."""
-    rng = np.random.default_rng(0)
-    base = rng.gamma(1.0, 2.0, 800)
-    gap_of_scene = rng.normal(-0.1, 0.4, 400)
-    gap = gap_of_scene.repeat(2)
-    seeds = [
-        write(tmp_path / "a0.csv", base + gap - 0.2),
-        write(tmp_path / "a1.csv", base + gap + 0.2),
-    ]
-    reference = write(tmp_path / "b.csv", base)
-    row = compare(seeds, [reference], ["minFDE6"]).loc["minFDE6"]
-    assert row.second == pytest.approx(base.mean(), abs=1e-9)
-    assert row.difference == pytest.approx(gap.mean(), abs=1e-9)
-    half = 1.96 * gap_of_scene.std() / 400**0.5
-    assert row.low == pytest.approx(gap.mean() - half, abs=0.004)
-    assert row.high == pytest.approx(gap.mean() + half, abs=0.004)
-
-
-def test_cities_with_few_scenes_count_the_same(tmp_path: Path) -> None:
-    """Against the normal approximation.
-
-    The variance of a mean of two means is a quarter of the sum of their variances.
-    """
-    rng = np.random.default_rng(0)
-    miami = rng.normal(0.1, 0.4, 320)
-    pittsburgh = rng.normal(-0.5, 0.2, 80)
-    city = dict.fromkeys((f"{number:03}" for number in range(320)), "Miami")
-    city |= dict.fromkeys((f"{number:03}" for number in range(320, 400)), "Pittsburgh")
-    gap = np.concatenate([miami, pittsburgh]).repeat(2)
-    first = write(tmp_path / "a.csv", 5 + gap)
-    second = write(tmp_path / "b.csv", np.full(800, 5.0))
-    row = compare([first], [second], ["minFDE6"], city).loc["minFDE6"]
-
-    middle = (miami.mean() + pittsburgh.mean()) / 2
-    assert row["first"] == pytest.approx(5 + middle, abs=1e-9)
-    assert row["second"] == pytest.approx(5, abs=1e-9)
-    assert row["difference"] == pytest.approx(middle, abs=1e-9)
-    variance = (miami.var() / 320 + pittsburgh.var() / 80) / 4
-    half = 1.96 * variance**0.5
-    assert row["low"] == pytest.approx(middle - half, abs=0.004)
-    assert row["high"] == pytest.approx(middle + half, abs=0.004)
-
-
-def test_agents_at_rest_can_be_left_out(tmp_path: Path) -> None:
-    first = write(tmp_path / "a.csv", np.array([1.0, 9.0, 3.0, 9.0]))
-    second = write(tmp_path / "b.csv", np.full(4, 2.0))
-    for file in (first, second):
-        table = pd.read_csv(file, dtype=str)
-        table.assign(future_m=[3.0, 2.9, 5.0, 0.0]).to_csv(file, index=False)
-    row = compare([first], [second], ["minFDE6"], moved=3.0).loc["minFDE6"]
-    assert row[["first", "second", "difference"]].tolist() == [2.0, 2.0, 0.0]
-    with pytest.raises(TrajformerError, match=r"a\.csv: fewer than two scenes"):
-        compare([first], [second], ["minFDE6"], moved=6.0)
-
-
-def test_unknown_scenes_and_cities_with_one_scene_are_errors(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.csv", np.ones(6))
-    with pytest.raises(TrajformerError, match=r"a.csv: scene 002 is not in the store of --cities"):
-        compare([file], [file], ["minFDE6"], {"000": "Miami", "001": "Miami"})
-    with pytest.raises(TrajformerError, match=r"a.csv: fewer than two scenes, in a city"):
-        compare([file], [file], ["minFDE6"], {"000": "Miami", "001": "Miami", "002": "Pittsburgh"})
-
-
-def test_other_agents_are_an_error(tmp_path: Path) -> None:
-    one = write(tmp_path / "one.csv", np.ones(4))
-    two = write(tmp_path / "two.csv", np.ones(6))
-    with pytest.raises(TrajformerError, match=r"two.csv: other agents than .*one.csv"):
-        compare([one], [two], ["minFDE6"])
 
 
 @pytest.mark.parametrize("name", fuzz.OTHERS)

@@ -8,7 +8,7 @@ A table file is a YAML list of {name, config, arguments, after} and {name, model
 trained on one thread for the length of its recipe. Second stages (`after`) are trained after their
 first stages. The last checkpoint of a recipe with `trainer.steps` is scored as by `trajformer
 evaluate`, and the best checkpoint of a recipe with epochs. --paired adds the differences of all
-rows from the first one, with the intervals of `tools/paired.py`. Cost is measured after all
+rows from the first one, with paired 95 % intervals over scenes. Cost is measured after all
 trainings: forecasts of recorded scenes on one thread. --eth-ucy RECORDINGS also scores the rows,
 one for each leave-one-out set of ETH/UCY, by the published protocol.
 
@@ -36,7 +36,6 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is a script in a subfolder of tools
 
-import paired
 from compare import table
 from compare.cost import cost
 from compare.eth_ucy import protocol_table
@@ -48,12 +47,16 @@ from trajformer.cli.status import RERUN, exit_status
 from trajformer.data.batch import collate
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
+from trajformer.evaluation.breakdown import paired_rows
+from trajformer.evaluation.columns import SCENE, TRACK
 from trajformer.evaluation.evaluate import evaluate
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.files import lock_folder, write_atomically
 from trajformer.scenes.store import SceneStore
 
+AGENT = [SCENE, TRACK]
+PAIRED = ["minADE6", "minFDE6", "MR6", "minFDE1"]
 FIXED = (
     "seed",
     "first_stage",
@@ -199,13 +202,38 @@ def differences(results: list[Result], out: Path) -> dict[str, pd.DataFrame]:
     first, *others = files
     lines = {}
     for name in others:
-        compared = paired.compare(files[name], files[first], paired.COLUMNS)
+        errors = mean_errors(files[name])
+        reference = mean_errors(files[first])
+        common = errors.index.intersection(reference.index)
+        rows = paired_rows(
+            errors.loc[common].reset_index(), reference.loc[common].reset_index(), PAIRED
+        )
         cells = []
-        for difference, low, high in compared[["difference", "low", "high"]].to_numpy():
-            cells.append(f"{difference:+.3f} ({low:+.3f} to {high:+.3f})")
+        for row in rows:
+            gap = row.difference
+            cells.append(f"{gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})")
         lines[name] = cells
     title = f"Differences from '{first}' with paired 95 % intervals over scenes"
-    return {title: pd.DataFrame.from_dict(lines, orient="index", columns=paired.COLUMNS)}
+    return {title: pd.DataFrame.from_dict(lines, orient="index", columns=PAIRED)}
+
+
+def mean_errors(files: list[Path]) -> pd.DataFrame:
+    """Errors of each scene and track, averaged over the tables of agents of several seeds.
+
+    Ids may look like missing values ("NA"). Raises TrajformerError: a file has other agents than
+    the first one.
+    """
+    tables = []
+    for path in files:
+        columns = pd.read_csv(path, nrows=0).columns
+        missing_values = {name: [""] for name in columns.difference(AGENT)}
+        types = dict.fromkeys(AGENT, str)
+        rows = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=missing_values)
+        table_of_seed = rows.set_index(AGENT).select_dtypes("number")
+        if tables and not table_of_seed.index.sort_values().equals(tables[0].index.sort_values()):
+            raise TrajformerError(f"{path}: other agents than {files[0]}; use the same split")
+        tables.append(table_of_seed)
+    return pd.concat(tables).groupby(level=AGENT).mean()
 
 
 def check_arguments(results: list[Result], args: argparse.Namespace, options: list[str]) -> None:

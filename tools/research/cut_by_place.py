@@ -6,8 +6,9 @@ Windows of a data set overlap, so a part that is cut by scene id contains record
 training part. Here all scenes that have their origin in one square of the city go to one part:
 half of the squares to `val`, chosen by a checksum of their names, the others to `train`. Squares
 differ in their number of scenes: on the sample of Argoverse 1, `val` has 1,284 and `train` 6,106.
-Choices are made on this `val`; 92 % of it is from one of two cities, so `tools/paired.py --cities`
-counts both the same. Scenes state their origin: their split is `train.train` or `train.val`.
+Choices are made on this `val`; 92 % of it is from one of two cities, so both are counted the same
+(`trajformer evaluate --by city`). Scenes state their origin: their split is `train.train` or
+`train.val`.
 """
 
 import argparse

@@ -53,6 +53,7 @@ COMMANDS = {
     "pretrained": Command("list the weights that are part of trajformer"),
     "train": Command("train a recipe", "continue with --resume"),
     "evaluate": Command("score a model on a store"),
+    "score": Command("score forecast files of any program on a store"),
     "benchmark": Command("score models by the rules of a published benchmark"),
     "predict": Command("forecast a split and write a file for the Argoverse 2 challenge"),
     "plot": Command("draw scenes with their map, tracks and predicted modes"),

@@ -10,9 +10,9 @@ from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from trajformer.cli.commands import run_command
-from trajformer.cli.evaluate import print_table
 from trajformer.cli.files import keep_arguments
 from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.results import print_table
 from trajformer.errors import TrajformerWarning
 from trajformer.scenes.files import lock_folder
 

@@ -38,6 +38,7 @@ KINDS = {
     "challenge.json": rb'\s*\[\{"instance"',
     "measurements.json": rb'\s*\{\s*"commit"',
     "csv": rb"scenario_id,track_id,type,minADE",  # metrics of agents
+    "md": rb"# Scores of forecasts\n",  # tables of metrics
     "txt": rb"\Z",  # a translation is like any other text, so it never replaces one
 }
 AT_THE_END = ("parquet", "pdf", "mp4", "webm")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trajformer.scenes.store import SceneStore
 
 # repeated from recipes.checkpoint, which imports torch
+AGENT_CHOICES = ("scored", "focal", "moving", "all")  # repeated from evaluation.scoring
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")
 CHECKPOINT_HELP = "best.ckpt or last.ckpt of a run, or pretrained:NAME"
 MODEL_HELP = (
@@ -31,17 +32,33 @@ def add_forecaster(parser: Parser) -> None:
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--checkpoint", type=Path, help=CHECKPOINT_HELP)
     model.add_argument("--model", choices=UNTRAINED, help=MODEL_HELP)
+    _add_scenes(parser, ("scored", "focal", "all"))
+
+
+def add_forecasters(parser: Parser) -> None:
+    """Add the options of a command that forecasts the scenes of a store with several models."""
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
+        "--checkpoint", type=Path, nargs="+", help=f"{CHECKPOINT_HELP}; several are compared"
+    )
+    model.add_argument("--model", choices=UNTRAINED, help=MODEL_HELP)
+    _add_scenes(parser, AGENT_CHOICES)
+
+
+def _add_scenes(parser: Parser, agents: tuple[str, ...]) -> None:
     parser.add_argument(
         "--store", type=Path, required=True, help="folder made by `trajformer preprocess`"
     )
     parser.add_argument("--split", default="val", help="split of the store")
     add_batch_size(parser)
+    choice = "those that the data set scores, its focal agent"
+    if "moving" in agents:
+        choice += ", all that end 5 m or more from their present position"
     parser.add_argument(
         "--agents",
-        choices=("scored", "focal", "all"),
+        choices=agents,
         default="scored",
-        help="agents to forecast: those that the data set scores, its focal agent, or every agent "
-        "seen in the last observed step",
+        help=f"agents to forecast: {choice}, or every agent seen in the last observed second",
     )
     parser.add_argument(
         "--joint",
@@ -86,24 +103,34 @@ def add_batch_size(parser: Parser) -> None:
     parser.add_argument("--batch-size", type=BatchSize, default=32, help="scenes per batch")
 
 
-def load_forecaster(args: Namespace, command: str) -> tuple["SceneStore", "Predictor", str]:
-    """The scenes, the model and its name, by the options of `add_forecaster`.
+def sources(args: Namespace) -> list[Path | str | None]:
+    """The checkpoints or the model of the options; None if there is none."""
+    if isinstance(args.checkpoint, list):
+        return [*args.checkpoint]
+    return [args.checkpoint or args.model]
+
+
+def load_forecaster(
+    args: Namespace, source: Path | str | None, command: str
+) -> tuple["SceneStore", "Predictor"]:
+    """The scenes and a model of `sources`, by the options of `add_forecaster`.
 
     Raises TrajformerError: a file cannot be used, or no model is given. The error then proposes
     included weights and the `command`, such as "evaluate", that uses them.
     """
+    from trajformer.evaluation.scoring import targets_of
     from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
 
-    source = args.checkpoint or args.model
     if source is None:
         scenes = SceneStore(args.store, args.split)
         raise TrajformerError(f"give --checkpoint or --model; {proposal(scenes, command)}")
     set_threads(args)
     device = pick_device(args.accelerator)
-    predictor = load_predictor(source, device, args.agents, args.joint)
+    targets = targets_of(args.agents)
+    predictor = load_predictor(source, device, targets, args.joint)
     warn_if_interrupted(args.store)
-    return SceneStore(args.store, args.split), predictor, str(source)
+    return SceneStore(args.store, args.split), predictor
 
 
 def warn_if_interrupted(store: Path) -> None:

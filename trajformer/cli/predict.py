@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
-from trajformer.cli.forecasters import add_forecaster, load_forecaster
+from trajformer.cli.forecasters import add_forecaster, load_forecaster, sources
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.scenes.spec import DataSpec, warn
@@ -45,7 +45,9 @@ def run(args: Namespace) -> None:
     check_outputs(args, out="parquet")
     if args.submission is not None:
         _select_agents(args)
-    scenes, predictor, _ = load_forecaster(args, f"predict --out {shlex.quote(str(args.out))}")
+    [source] = sources(args)
+    command = f"predict --out {shlex.quote(str(args.out))}"
+    scenes, predictor = load_forecaster(args, source, command)
     forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
     spec = DataSpec.of(scenes[0]) if len(scenes) else DataSpec()
     if args.submission is not None:

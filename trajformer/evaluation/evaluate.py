@@ -1,31 +1,26 @@
-"""Run a model over the scenes of a split: metrics, a table of its agents, and forecasts."""
+"""Run a model over the scenes of a split: the record of its scoring, and forecasts."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from tqdm import tqdm
 
 from trajformer.data.batch import SceneBatch, collate
-from trajformer.data.distances import first_center
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
+from trajformer.evaluation.columns import Collector, ScoredBatch, restricted
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
-from trajformer.evaluation.metrics.displacement import displacement
-from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
+from trajformer.evaluation.scoring import MOVING_M, Rules, Scoring
 from trajformer.models.forecaster import Forecaster, Predictor
-from trajformer.scenes.scene import AgentKind, Scene
+from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import DataSpec, check_scenes, warn, warn_about_maps
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Scenes(Protocol):
@@ -44,37 +39,19 @@ class Scenes(Protocol):
     def __getitem__(self, index: int, /) -> Scene: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The result of `evaluate`.
-
-    Attributes:
-        metrics: means by name: num_agents, minADE6, minFDE6, ... (`trajformer.evaluation.metrics`).
-        per_agent: a row per agent with a recorded last step: ids, type, errors and distance moved
-            in metres, manoeuvre, and `future_steps`, the number of recorded future steps.
-        table: the metrics as one row.
-        on_training_split: the model was trained on a split of this name of this data set.
-        scenes: clock, horizon and unit of the scenes.
-        num_targets: forecast agents, with and without a recorded last step.
-    """
-
-    metrics: dict[str, float]
-    per_agent: pd.DataFrame
-    table: pd.DataFrame
-    on_training_split: bool = False
-    scenes: DataSpec = DataSpec()
-    num_targets: int = 0
-
-    @property
-    def complete_futures(self) -> int:
-        """The number of agents whose future is recorded at every step of the horizon."""
-        return int((self.per_agent.future_steps == self.scenes.num_future).sum())
-
-
-@torch.inference_mode()
 def run(
     predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = True
 ) -> Iterator[tuple[SceneBatch, Forecast]]:
+    """The batches and forecasts of `run_scenes`, which raises the same errors."""
+    results = run_scenes(predictor, scenes, batch_size=batch_size, progress=progress)
+    for scored in results:
+        yield scored.batch, scored.forecast
+
+
+@torch.inference_mode()
+def run_scenes(
+    predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = True
+) -> Iterator[ScoredBatch]:
     """Forecast every scene of a split, in order; results stay on the predictor's device.
 
     The model is put into evaluation mode: dropout would make forecasts random and worse. Warns
@@ -107,7 +84,7 @@ def run(
                 with_map += int(predictor.batch.receives(scene.polyline_kind).any())
             batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
             forecast = _forecast(predictor, batch, where)
-            yield batch, forecast
+            yield ScoredBatch(read, batch, forecast)
             bar.update(len(read))
     warn_about_maps(with_map, len(scenes), predictor.trained_on, where)
 
@@ -152,42 +129,65 @@ def evaluate(
     scenes: Scenes,
     batch: BatchConfig | None = None,
     *,
+    rules: Rules = Rules(),
     batch_size: int = 32,
     progress: bool = False,
-) -> Evaluation:
+) -> Scoring:
     """Score a model on all agents of a split with a known future.
 
     The model is a `Predictor` (see `load_predictor`), or a module `Observation -> Forecast`. It is
     put into evaluation mode. `batch` states how scenes become the input of a module, by default
-    as in its checkpoint; a `Predictor` has its own. `batch_size` is the number of scenes per
-    forward pass. Raises TrajformerError: no agent of the split has a known future (a test split),
-    or the model does not fit the scenes.
+    as in its checkpoint; a `Predictor` has its own. `rules` state which agents count, and further
+    horizons. `batch_size` is the number of scenes per forward pass. Raises TrajformerError: no
+    agent of the split has a known future (a test split), the model does not fit the scenes, or the
+    scenes do not fit the rules.
     """
-    import pandas as pd
+    predictor = _predictor(model, batch)
+    spec = DataSpec()
+    if len(scenes):
+        spec = DataSpec.of(scenes[0])
+        rules.check(spec)
+    results = run_scenes(predictor, scenes, batch_size=batch_size, progress=progress)
+    scoring = collect(results, rules, predictor.device)
+    if scoring.per_agent.empty:
+        reason = _no_agents(scenes, scoring.num_targets, predictor.batch.targets, rules)
+        raise TrajformerError(f"{scenes.root}: split '{scenes.split}'{reason}")
+    return replace(
+        scoring,
+        agents=predictor.batch.targets,
+        joint=predictor.joint,
+        on_training_split=predictor.trained_on.contains(scenes[0]),
+        scenes=spec,
+    )
 
+
+def collect(
+    results: Iterable[ScoredBatch], rules: Rules, device: torch.device = torch.device("cpu")
+) -> Scoring:
+    """The record of scored batches with all metrics and tables, without its names."""
     # imports torchmetrics, which takes seconds
     from trajformer.evaluation.metrics.collection import forecast_metrics
 
-    predictor = _predictor(model, batch)
-    metrics = forecast_metrics().to(predictor.device)
-    columns = defaultdict[str, list[Any]](list)
+    metrics = forecast_metrics().to(device)
+    collector = Collector(rules)
     targets = 0
-    for scene_batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
-        metrics.update(forecast, scene_batch)
-        targets += int(scene_batch.observation.target_mask.sum())
-        for name, values in _rows(forecast, scene_batch).items():
-            columns[name] += values
-    if not columns["scenario_id"]:
-        reason = _no_agents(scenes, targets, predictor.batch.targets)
-        raise TrajformerError(f"{scenes.root}: split '{scenes.split}'{reason}")
-    totals = metrics.compute()
-    first = scenes[0]
-    return Evaluation(
+    for scored in results:
+        targets += int(scored.batch.observation.target_mask.sum())
+        counted = replace(scored, batch=restricted(scored.batch, rules))
+        metrics.update(counted.forecast, counted.batch)
+        collector.add(counted)
+    totals: dict[str, float] = {}
+    if collector.num_agents:
+        totals = metrics.compute()
+    per_agent = collector.per_agent()
+    for name in collector.metric_columns:
+        totals.setdefault(name, float(per_agent[name].mean()))
+    return Scoring(
         metrics=totals,
-        per_agent=pd.DataFrame(columns),
-        table=pd.DataFrame([totals]),
-        on_training_split=predictor.trained_on.contains(first),
-        scenes=DataSpec.of(first),
+        per_agent=per_agent,
+        per_scene=collector.per_scene(),
+        metric_columns=collector.metric_columns,
+        rules=rules,
         num_targets=targets,
     )
 
@@ -205,57 +205,19 @@ def _predictor(model: Predictor | nn.Module, batch: BatchConfig | None) -> Predi
     return Predictor(model, batch, device)
 
 
-def _no_agents(scenes: Scenes, targets: int, kind: str) -> str:
+def _no_agents(scenes: Scenes, targets: int, kind: str, rules: Rules) -> str:
     """Why no agent of a split can be scored."""
     if not len(scenes):
         return " has no known future to score against: no scenes"
     if not targets:
         return f": has no agent of the kind --agents {kind}"
-    reason = f"no agent ({kind}) with a recorded last step; use predict"
+    condition = "a recorded last step"
+    if rules.complete:
+        condition = "a future recorded at every step"
+    if rules.moving:
+        condition += f" at least {MOVING_M:g} m away"
+    reason = f"no agent ({kind}) with {condition}; use predict"
     return f" has no known future to score against: {reason}"
-
-
-def _rows(forecast: Forecast, batch: SceneBatch) -> dict[str, list[Any]]:
-    """Columns of the table of agents for the scored agents of a batch."""
-    observation = batch.observation
-    truth = batch.truth
-    errors, scored = displacement(forecast, batch)
-    errors.pop("minFDE")  # of all modes
-    columns: dict[str, list[Any]] = {"scenario_id": [], "track_id": [], "type": []}
-    kinds = observation.agent_kind.tolist()
-    for scene, agent in scored.nonzero().tolist():
-        columns["scenario_id"].append(observation.scene_id[scene])
-        columns["track_id"].append(observation.agent_id[scene][agent])
-        columns["type"].append(AgentKind(kinds[scene][agent]).name.lower())
-    for name, value in (errors | _moved(batch)).items():
-        columns[name] = value[scored].tolist()
-    pose = observation.pose[:, : observation.num_targets]
-    columns["future_steps"] = truth.valid.sum(-1)[scored].tolist()
-    kind, _ = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
-    columns["manoeuvre"] = [Manoeuvre(value).label for value in kind[scored].tolist()]
-    return columns
-
-
-def _moved(batch: SceneBatch) -> dict[str, Tensor]:
-    """Seconds since targets were first seen, and metres that they move until now and from now.
-
-    All are [B, S]. Metres are distances between means over half a second, because single positions
-    of recordings are noisy.
-    """
-    observation = batch.observation
-    truth = batch.truth
-    period_s = observation.period_s
-    position = observation.position[:, : observation.num_targets]
-    valid = observation.valid[:, : observation.num_targets]
-    first_step = valid.int().argmax(-1)
-    first = first_center(position, valid, period_s)
-    last = first_center(position.flip(2), valid.flip(2), period_s)
-    end = first_center(truth.position.flip(2), truth.valid.flip(2), period_s)
-    return {
-        "history_s": (observation.num_history - 1 - first_step) * period_s,
-        "history_m": (last - first).norm(dim=-1),
-        "future_m": (end - last).norm(dim=-1),
-    }
 
 
 def track_forecasts(

@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -194,12 +195,52 @@ class _SceneProbabilities:
             warn(f"{path}: {reason}, and {effect}; {remedy}")
 
 
+class Modes(NamedTuple):
+    """The modes of one track as they are in a file, in the order of its rows."""
+
+    probability: list[float]
+    position: list[np.ndarray]  # [F, 2] each, metres in the city frame
+
+
+AllModes = dict[tuple[str, str], Modes]  # by scene id and track id
+
+
 def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
     """All forecasts of a file with the columns of the challenge by scene id, in order.
 
+    Raises TrajformerError: the errors of `read_modes`, trajectories of unequal length within a
+    track, or probabilities that do not sum to 1.
+    """
+    path = Path(path)
+    scenes: dict[str, list[TrackForecast]] = {}
+    for (scene_id, track_id), modes in read_modes(path).items():
+        try:
+            forecast = forecast_of(scene_id, track_id, modes)
+        except TrajformerError as error:
+            raise TrajformerError(f"{path}: {error}") from error
+        scenes.setdefault(scene_id, []).append(forecast)
+    return scenes
+
+
+def forecast_of(scene_id: str, track_id: str, modes: Modes) -> TrackForecast:
+    """The checked forecast of a track (TrajformerError: it is malformed)."""
+    track = f"track {track_id!r} of scene {scene_id!r}"
+    if len(modes.position) > MAX_MODES:
+        count = f"{len(modes.position)} modes, expected at most {MAX_MODES}"
+        raise TrajformerError(f"{track}: {count}")
+    lengths = sorted({len(position) for position in modes.position})
+    if len(lengths) > 1:
+        steps = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
+        raise TrajformerError(f"{track}: {steps}, expected one length")
+    weights = np.array(modes.probability)
+    return check_forecast(TrackForecast(scene_id, track_id, weights, np.array(modes.position)))
+
+
+def read_modes(path: Path | str) -> AllModes:
+    """The rows of a file with the columns of the challenge, unchecked, by scene and track.
+
     Raises TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong
-    type, a NaN or an empty cell, trajectories of unequal length within a track, or probabilities
-    that do not sum to 1.
+    type, or an empty cell.
     """
     path = Path(path)
     if not path.is_file():
@@ -213,9 +254,8 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
         raise TrajformerError(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> dict[str, list[TrackForecast]]:
-    probabilities: dict[tuple[str, str], list[float]] = {}
-    positions: dict[tuple[str, str], list[np.ndarray]] = {}
+def _read(path: Path) -> AllModes:
+    tracks: AllModes = {}
     file_of_any_name = pa.OSFile(os.fsencode(path))
     _check_columns(pq.read_schema(file_of_any_name))
     # Text as a dictionary: a repeated long id does not expand.
@@ -223,23 +263,10 @@ def _read(path: Path) -> dict[str, list[TrackForecast]]:
         check_parquet(path, file.metadata, ROW_BYTES, VALUE_BYTES)
         for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=list(COLUMNS)):
             for scene_id, track_id, probability, position in _rows(batch):
-                key = (scene_id, track_id)
-                probabilities.setdefault(key, []).append(probability)
-                positions.setdefault(key, []).append(position)
-    scenes: dict[str, list[TrackForecast]] = {}
-    for (scene_id, track_id), modes in positions.items():
-        if len(modes) > MAX_MODES:
-            count = f"{len(modes)} modes, expected at most {MAX_MODES}"
-            raise TrajformerError(f"track {track_id!r} of scene {scene_id!r}: {count}")
-        lengths = sorted({len(position) for position in modes})
-        if len(lengths) > 1:
-            track = f"track {track_id!r} of scene {scene_id!r}"
-            steps = f"its trajectories have {lengths[0]} to {lengths[-1]} steps"
-            raise TrajformerError(f"{track}: {steps}, expected one length")
-        weights = np.array(probabilities[scene_id, track_id])
-        forecast = TrackForecast(scene_id, track_id, weights, np.array(modes))
-        scenes.setdefault(scene_id, []).append(check_forecast(forecast))
-    return scenes
+                modes = tracks.setdefault((scene_id, track_id), Modes([], []))
+                modes.probability.append(probability)
+                modes.position.append(position)
+    return tracks
 
 
 def read_spec(path: Path) -> DataSpec:

@@ -27,6 +27,7 @@ CUT_OFF_S = 2.0
 MOVING_M_S = 1.0  # slower agents have no direction that could turn
 OFF_LANE_M = 3.0  # between half of a lane and a whole one
 QUANTILE = 0.99
+_MAX_VALUES = 1 << 20  # of the distances from points to segments in memory
 _RECORDED = "recorded_"  # prefix of the metrics of the recordings
 NAMES = [
     "p99_acceleration",
@@ -113,19 +114,30 @@ def lane_gap(point: Tensor, polyline: Tensor, mask: Tensor) -> Tensor:
 
     It is infinite without any polyline.
     """
-    # one scene at a time: a batch may not fit into memory
+    # x and y are separate: sums over an axis of two take three times as long
+    x, y = polyline[:, None].unbind(-1)  # [B, 1, M, P]
+    step_x = x.diff(dim=-1)
+    step_y = y.diff(dim=-1)
+    squared_length = (step_x * step_x + step_y * step_y).clamp(min=1e-9)
+    point_x, point_y = point[..., None, None].unbind(2)  # [B, S, 1, 1]
+    # some scenes at a time: a batch may not fit into memory
+    values_of_scene = max(point.shape[1] * step_x[0].numel(), 1)
+    scenes_at_a_time = max(_MAX_VALUES // values_of_scene, 1)
     gaps = []
-    for points, polylines, real in zip(point, polyline, mask, strict=True):
-        lines = polylines[real]
-        start = lines[:, :-1]
-        step = lines.diff(dim=1)
-        to_point = points[:, None, None] - start  # [S, M, P - 1, 2]
-        along = (to_point * step).sum(-1) / step.square().sum(-1).clamp(min=1e-9)
-        nearest = along.clamp(0, 1)[..., None] * step
-        gap = (to_point - nearest).norm(dim=-1).flatten(1)
-        no_lane = gap.new_full((len(points), 1), torch.inf)
-        gaps.append(torch.cat([gap, no_lane], 1).amin(1))
-    return torch.stack(gaps)
+    for start in range(0, len(point), scenes_at_a_time):
+        part = slice(start, start + scenes_at_a_time)
+        to_x = point_x[part] - x[part, ..., :-1]  # [B, S, M, P - 1]
+        to_y = point_y[part] - y[part, ..., :-1]
+        along = to_x * step_x[part] + to_y * step_y[part]
+        along = (along / squared_length[part]).clamp(0, 1)
+        gap_x = to_x - along * step_x[part]
+        gap_y = to_y - along * step_y[part]
+        squared_gap = gap_x * gap_x + gap_y * gap_y
+        is_missing = ~mask[part, None, :, None]
+        squared_gap = squared_gap.masked_fill(is_missing, torch.inf).flatten(2)
+        no_lane = squared_gap.new_full((*squared_gap.shape[:2], 1), torch.inf)
+        gaps.append(torch.cat([squared_gap, no_lane], -1).amin(-1).sqrt())
+    return torch.cat(gaps)
 
 
 class Plausibility(Metric):

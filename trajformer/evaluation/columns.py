@@ -1,0 +1,262 @@
+"""Columns of the table of agents, computed from batches of scenes and forecasts.
+
+To add columns, write a function (scored batch, rules) -> {name: values [B, S]} and add a line to
+`COLUMN_GROUPS`. Values are NaN for agents that have none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trajformer.data.batch import SceneBatch, Truth
+from trajformer.data.distances import first_center
+from trajformer.data.forecast import Forecast
+from trajformer.evaluation.metrics.displacement import (
+    KS,
+    NAMES,
+    agent_errors,
+    best_end,
+    displacement,
+    separate_minima,
+)
+from trajformer.evaluation.metrics.joint import multi_world_of_joint
+from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
+from trajformer.evaluation.scoring import MOVING_M, Rules
+from trajformer.scenes.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.spec import DataSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCENE = "scenario_id"
+TRACK = "track_id"
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredBatch:
+    """Some scenes and their forecast.
+
+    Attributes:
+        scenes: B scenes with their whole map.
+        batch: the same scenes. Agents that do not count have no valid step in `truth`.
+        forecast: of the targets of the batch.
+    """
+
+    scenes: Sequence[Scene]
+    batch: SceneBatch
+    forecast: Forecast
+
+
+class Columns(NamedTuple):
+    """A group of columns; `are_metrics` if they are errors, so that they have means."""
+
+    values: Callable[[ScoredBatch, Rules], dict[str, Tensor]]
+    are_metrics: bool
+
+
+def restricted(batch: SceneBatch, rules: Rules) -> SceneBatch:
+    """The batch with valid truth only for the agents that count by the rules."""
+    truth = batch.truth
+    counts = truth.valid[..., -1]
+    if rules.complete:
+        counts = counts & truth.valid.all(-1)
+    if rules.moving:
+        present = batch.observation.pose[:, : batch.observation.num_targets, :2]
+        distance = (truth.position[:, :, -1] - present).norm(dim=-1)
+        counts = counts & (distance >= MOVING_M)
+    valid = truth.valid & counts[..., None]
+    return SceneBatch(batch.observation, Truth(truth.position, valid))
+
+
+def _displacement(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
+    errors, _ = displacement(scored.forecast, scored.batch)
+    errors.pop("minFDE")  # of all modes
+    return errors
+
+
+def _motion(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
+    """Seconds since targets were first seen, and metres that they move until now and from now.
+
+    Metres are distances between means over half a second, because single positions of recordings
+    are noisy. Also the number of recorded future steps.
+    """
+    observation = scored.batch.observation
+    truth = scored.batch.truth
+    period_s = observation.period_s
+    position = observation.position[:, : observation.num_targets]
+    valid = observation.valid[:, : observation.num_targets]
+    first_step = valid.int().argmax(-1)
+    first = first_center(position, valid, period_s)
+    last = first_center(position.flip(2), valid.flip(2), period_s)
+    end = first_center(truth.position.flip(2), truth.valid.flip(2), period_s)
+    return {
+        "history_s": (observation.num_history - 1 - first_step) * period_s,
+        "history_m": (last - first).norm(dim=-1),
+        "future_m": (end - last).norm(dim=-1),
+        "future_steps": truth.valid.sum(-1),
+    }
+
+
+def _speed(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
+    """Speed in the last observed step, in metres per second."""
+    observation = scored.batch.observation
+    velocity = observation.velocity[:, : observation.num_targets, -1]
+    return {"speed": velocity.norm(dim=-1)}
+
+
+def horizon_name(name: str, horizon_s: float) -> str:
+    """The column of a metric at a shorter horizon: minFDE6@3s."""
+    return f"{name}@{horizon_s:g}s"
+
+
+def _horizons(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
+    """The metrics of `best_end` as if the forecast ended at each of the shorter horizons.
+
+    So the best mode may differ between horizons. NaN for agents that are not recorded at this step.
+    """
+    batch = scored.batch
+    forecast = scored.forecast
+    spec = DataSpec.of(scored.scenes[0])
+    columns = {}
+    for horizon_s, step in zip(rules.horizons_s, rules.steps(spec), strict=True):
+        shorter = replace(forecast, position=forecast.position[..., :step, :])
+        valid = batch.truth.valid[..., :step]
+        errors = agent_errors(shorter, batch.truth.position[..., :step, :], valid)
+        for k in counts_of_modes(forecast, rules):
+            best = best_end(errors.most_probable(k))
+            for name in NAMES:
+                values = best[name].masked_fill(~valid[..., -1], torch.nan)
+                columns[horizon_name(f"{name}{k}", horizon_s)] = values
+    return columns
+
+
+def counts_of_modes(forecast: Forecast, rules: Rules) -> list[int]:
+    """The numbers of modes of the metrics: 1, 6, 20 if there are 20 modes, and `best_of`."""
+    counts = [k for k in KS if k <= max(forecast.num_modes, 6)]
+    if rules.best_of is not None and rules.best_of not in counts:
+        counts.append(rules.best_of)
+    return counts
+
+
+def _best_of(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
+    """Errors of the best of `best_of` modes: those of `best_end`, and separate minima.
+
+    The latter, ADE and FDE, are the rule of ETH/UCY.
+    """
+    k = rules.best_of
+    if k is None:
+        return {}
+    truth = scored.batch.truth
+    errors = agent_errors(scored.forecast, truth.position, truth.valid).most_probable(k)
+    best = best_end(errors)
+    minima = separate_minima(errors)
+    columns = {f"{name}{k}": best[name] for name in NAMES}
+    for name in ("ADE", "FDE"):
+        columns[f"{name}{k}"] = minima[name]
+    return columns
+
+
+COLUMN_GROUPS = (
+    Columns(_displacement, are_metrics=True),
+    Columns(_motion, are_metrics=False),
+    Columns(_speed, are_metrics=False),
+    Columns(_best_of, are_metrics=True),
+    Columns(_horizons, are_metrics=True),
+)
+
+
+class Collector:
+    """Collects the rows of the table of agents, and of the table of scenes of joint forecasts."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.num_agents = 0
+        self._texts = defaultdict[str, list[str]](list)
+        self._numbers = defaultdict[str, list[np.ndarray]](list)
+        self._metrics: dict[str, None] = {}  # in the order of columns
+        self._scenes = defaultdict[str, list[Any]](list)
+
+    def add(self, scored: ScoredBatch) -> None:
+        """Add the agents of a batch with a valid last future step."""
+        counts = scored.batch.truth.valid[..., -1]
+        rows = counts.nonzero().tolist()
+        self.num_agents += len(rows)
+        self._add_names(scored, rows)
+        for group in COLUMN_GROUPS:
+            for name, values in group.values(scored, self.rules).items():
+                selected = values[counts].cpu().numpy()
+                if selected.dtype.kind == "f":
+                    selected = selected.astype(np.float64)
+                self._numbers[name].append(selected)
+                is_probability = name.startswith("probability")
+                if group.are_metrics and not is_probability:
+                    self._metrics.setdefault(name)
+        if scored.forecast.is_joint:
+            self._add_worlds(scored)
+
+    def _add_names(self, scored: ScoredBatch, rows: list[list[int]]) -> None:
+        """Add the columns of text."""
+        observation = scored.batch.observation
+        truth = scored.batch.truth
+        kinds = observation.agent_kind.tolist()
+        roles = observation.agent_role.tolist()
+        pose = observation.pose[:, : observation.num_targets]
+        manoeuvre, _ = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
+        manoeuvre_rows = manoeuvre.tolist()
+        texts = self._texts
+        for scene, agent in rows:
+            texts[SCENE].append(observation.scene_id[scene])
+            texts[TRACK].append(observation.agent_id[scene][agent])
+            texts["type"].append(_KIND_NAMES[kinds[scene][agent]])
+            texts["manoeuvre"].append(_MANOEUVRE_NAMES[manoeuvre_rows[scene][agent]])
+            texts["role"].append(_ROLE_NAMES[roles[scene][agent]])
+            texts["city"].append(scored.scenes[scene].city)
+
+    def _add_worlds(self, scored: ScoredBatch) -> None:
+        """Add the scenes with an actor to the table of scenes."""
+        metrics, counts = multi_world_of_joint(scored.forecast, scored.batch)
+        for scene in counts.nonzero().flatten().tolist():
+            self._scenes[SCENE].append(scored.batch.observation.scene_id[scene])
+        for name, values in metrics.items():
+            self._scenes[name] += values[counts].double().tolist()
+
+    def per_agent(self) -> pd.DataFrame:
+        """The table of agents."""
+        import pandas as pd
+
+        first = (SCENE, TRACK, "type")
+        columns: dict[str, Any] = {name: self._texts[name] for name in first}
+        numbers = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
+        for name in _FIRST_NUMBERS:
+            if name in numbers:
+                columns[name] = numbers[name]
+        for name in ("manoeuvre", "role", "city"):
+            columns[name] = self._texts[name]
+        columns |= numbers  # keeps the position of columns that it has already
+        return pd.DataFrame(columns)
+
+    def per_scene(self) -> pd.DataFrame:
+        """The table of scenes."""
+        import pandas as pd
+
+        return pd.DataFrame(self._scenes)
+
+    @property
+    def metric_columns(self) -> tuple[str, ...]:
+        """Names of the columns that have means."""
+        return tuple(self._metrics)
+
+
+_KIND_NAMES = {int(kind): kind.name.lower() for kind in AgentKind}
+_ROLE_NAMES = {int(role): role.name.lower() for role in AgentRole}
+_MANOEUVRE_NAMES = {int(kind): kind.label for kind in Manoeuvre}
+_MOTION = ("history_s", "history_m", "future_m", "future_steps")
+_ERRORS = [f"{name}{k}" for k in KS for name in (*NAMES, "probability")]
+_FIRST_NUMBERS = (*_ERRORS, *_MOTION)  # before the columns that later versions added

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from data_prep.dropped import collect_dropped
 from data_prep.plausibility import MAX_SPEED_M_S, check_units
-from data_prep.reader import Reader
+from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, TrajformerError, TrajformerWarning
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import METRES, Scene
 
 
 class RawScenes:
@@ -19,13 +19,17 @@ class RawScenes:
     Attributes:
         root: the raw folder.
         split: name of the split.
-        warnings: each warning of a reader once, in order.
+        unit: of the positions of the scene that was read last.
+        warnings: each warning of the reader once, in order.
+        skipped: the reason for each input that could not be read, by its name.
     """
 
     def __init__(self, reader: Reader, raw: Path, split: str) -> None:
         self.root = raw
         self.split = split
+        self.unit = METRES
         self.warnings: dict[str, None] = {}
+        self.skipped: dict[str, str] = {}
         self._reader = reader
         self._inputs = reader.inputs(raw, split)
 
@@ -34,6 +38,21 @@ class RawScenes:
 
     def __getitem__(self, index: int, /) -> Scene:
         item = self._inputs[index]
+        try:
+            scene = self._read(item)
+        except SceneError as error:
+            self.skipped[item.name(self.root)] = str(error)
+            raise
+        self.unit = scene.unit
+        return scene
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of inputs that could not be read so far."""
+        return len(self.skipped)
+
+    def _read(self, item: Input) -> Scene:
+        """Read and check one input."""
         if item.problem:
             raise SceneError(f"{item}: {item.problem}")
         with warnings.catch_warnings(record=True) as caught, collect_dropped() as dropped:

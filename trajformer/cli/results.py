@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
@@ -18,6 +18,7 @@ from trajformer.cli.parsing import Parser
 from trajformer.errors import TrajformerError, one_line
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.scene import METRES
+from trajformer.scenes.store import SceneStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from trajformer.evaluation.breakdown import GroupKey
     from trajformer.evaluation.scoring import Rules, Scoring
     from trajformer.evaluation.tables import Table
-    from trajformer.scenes.store import SceneStore
+    from trajformer.scenes.scene import Scene
 
 # repeated from evaluation.breakdown, which loads slow libraries
 GROUP_KEYS = ("type", "manoeuvre", "speed", "city", "role")
@@ -135,8 +136,32 @@ def tables_of(
     return tables
 
 
+class RecordedScenes(Protocol):
+    """Scenes of a store, or of a raw folder."""
+
+    @property
+    def unit(self) -> str:
+        """Unit of the lengths in all scenes."""
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of inputs without a scene."""
+
+    @property
+    def split(self) -> str:
+        """Name of the split."""
+
+    @property
+    def root(self) -> Path:
+        """The folder of the scenes."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Scene: ...
+
+
 def report(
-    args: Namespace, scenes: SceneStore, scorings: Sequence[Scoring], baseline: Scoring | None
+    args: Namespace, scenes: RecordedScenes, scorings: Sequence[Scoring], baseline: Scoring | None
 ) -> None:
     """Write the files of the options, and print the results of one or more scorings."""
     from trajformer.evaluation import breakdown
@@ -151,7 +176,9 @@ def report(
     all_tables = [overall, *tables]
     if worlds is not None:
         all_tables.insert(1, worlds)
-    note = skipped_note(scenes)
+    note = ""  # unreadable scenes of a raw folder are findings
+    if isinstance(scenes, SceneStore):
+        note = skipped_note(scenes)
     # Files first: a reader of this output that ends early (head) does not lose them. The metrics
     # are printed in any case, so that a full disk does not lose them.
     try:
@@ -376,7 +403,7 @@ def print_groups(groups: dict[str, pd.DataFrame]) -> None:
         print(table.round(3).to_string())
 
 
-def read_file(args: Namespace, scenes: SceneStore, path: Path, progress: bool) -> Scoring:
+def read_file(args: Namespace, scenes: RecordedScenes, path: Path, progress: bool) -> Scoring:
     """The record of a forecast file, with the agents and rules of the options."""
     from trajformer.evaluation.forecast_file import read_modes, read_spec
     from trajformer.evaluation.score import check_origin, score

@@ -6,28 +6,40 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from data_prep.raw_scenes import RawScenes, scenes_of_raw
+from data_prep.readers.names import READERS
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import AGENT_CHOICES, warn_if_interrupted
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.results import add_results, groups_by, read_file, report
 from trajformer.errors import TrajformerError
+from trajformer.scenes.spec import warn
 from trajformer.scenes.store import SceneStore
+
+# repeated from evaluation.forecast_csv
+CSV_COLUMNS = ("scene_id", "track_id", "mode", "probability", "step", "x", "y")
 
 
 def parser() -> Parser:
-    """FORECASTS... --store STORE."""
+    """FORECASTS... (--store STORE | --raw SOURCE RAW)."""
     made = new_parser(
-        "Score files of forecasts with the recorded futures of a store: the metrics and tables of "
-        "`trajformer evaluate`. Files are those of `trajformer predict`, or of other programs with "
-        "the columns of the Argoverse 2 challenge. Missing, surplus and repeated agents, wrong "
-        "horizons and wrong probabilities are counted and listed. Several files are compared with "
-        "the first."
+        "Score files of forecasts with the recorded futures of a store or a raw data set: the "
+        "metrics and tables of `trajformer evaluate`. Files are those of `trajformer predict`, or "
+        "of other programs: parquet with the columns of the Argoverse 2 challenge, or CSV with the "
+        f"columns {', '.join(CSV_COLUMNS)} (steps from 1, metres, frame of the city). Missing, "
+        "surplus and repeated agents, wrong horizons and wrong probabilities are counted and "
+        "listed. Several files are compared with the first."
     )
-    made.add_argument("forecasts", type=Path, nargs="+", help="parquet files")
-    made.add_argument(
-        "--store", type=Path, required=True, help="folder made by `trajformer preprocess`"
+    made.add_argument("forecasts", type=Path, nargs="+", help="parquet or CSV files")
+    recorded = made.add_mutually_exclusive_group(required=True)
+    recorded.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
+    recorded.add_argument(
+        "--raw",
+        nargs=2,
+        metavar=("SOURCE", "RAW"),
+        help="raw data without a store: a data set of `trajformer preprocess`, and its folder",
     )
-    made.add_argument("--split", default="val", help="split of the store")
+    made.add_argument("--split", default="val", help="split of the store or the raw data")
     made.add_argument(
         "--agents",
         choices=AGENT_CHOICES,
@@ -47,15 +59,38 @@ def parser() -> Parser:
 
 def run(args: Namespace) -> None:
     """Print the metrics of forecast files on a split."""
+    if args.raw is not None:
+        args.raw = [args.raw[0], Path(args.raw[1])]
     check_outputs(args, json="json", csv="csv", markdown="md")
     groups_by(args)  # an unknown group is an error before the work
     names = [str(path) for path in args.forecasts]
     if len(set(names)) < len(names):
         raise TrajformerError(f"{' '.join(names)}: give different files")
-    warn_if_interrupted(args.store)
-    scenes = SceneStore(args.store, args.split)
+    scenes = recorded_scenes(args)
     scorings = [read_file(args, scenes, path, bars()) for path in args.forecasts]
     baseline = None
     if args.against is not None:
         baseline = read_file(args, scenes, args.against, bars())
     report(args, scenes, scorings, baseline)
+    if isinstance(scenes, RawScenes) and scenes.warnings:
+        count = f"{len(scenes.warnings)} warnings about its scenes"
+        warn(f"{scenes.root}: {count}, the first: {next(iter(scenes.warnings))}")
+
+
+def recorded_scenes(args: Namespace) -> SceneStore | RawScenes:
+    """The scenes of --store or --raw.
+
+    Raises TrajformerError: they do not exist, or the reader has options without a default.
+    """
+    if args.store is not None:
+        warn_if_interrupted(args.store)
+        return SceneStore(args.store, args.split)
+    source, raw = args.raw
+    if source not in READERS:
+        raise TrajformerError(f"--raw {source}: expected one of {', '.join(READERS)}")
+    try:
+        reader = READERS[source]()
+    except TypeError as error:
+        remedy = f"prepare a store with `trajformer preprocess {source}`"
+        raise TrajformerError(f"--raw {source}: has options without a default; {remedy}") from error
+    return scenes_of_raw(reader, raw, args.split)

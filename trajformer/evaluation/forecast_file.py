@@ -27,7 +27,8 @@ from trajformer.config import MAX_TEXT
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.errors import TrajformerError
-from trajformer.scenes.files import atomically, check_parquet
+from trajformer.evaluation.forecast_csv import MAX_BYTES, read_mode_rows
+from trajformer.scenes.files import atomically, check_parquet, open_file
 from trajformer.scenes.spec import DataSpec, warn
 
 # a row group: about 6 MB of Argoverse 2 forecasts, the largest amount in memory
@@ -41,6 +42,7 @@ _ROWS_PER_BATCH = 8192
 _AV2_SOURCES = (None, "argoverse2")  # scenes whose forecasts may be scored with av2
 _TEXT = ("scenario_id", "track_id")
 _TRAJECTORY = ("predicted_trajectory_x", "predicted_trajectory_y")
+_PARQUET_MARK = b"PAR1"
 _METADATA_KEY = b"trajformer"  # of the properties of the scenes; files of other programs have none
 COLUMNS = (*_TEXT, "probability", *_TRAJECTORY)
 _SCHEMA = pa.schema(
@@ -200,6 +202,7 @@ class Modes(NamedTuple):
 
     probability: list[float]
     position: list[np.ndarray]  # [F, 2] each, metres in the city frame
+    problems: Sequence[str] = ()  # why modes cannot be used
 
 
 AllModes = dict[tuple[str, str], Modes]  # by scene id and track id
@@ -225,6 +228,8 @@ def read_forecasts(path: Path | str) -> dict[str, list[TrackForecast]]:
 def forecast_of(scene_id: str, track_id: str, modes: Modes) -> TrackForecast:
     """The checked forecast of a track (TrajformerError: it is malformed)."""
     track = f"track {track_id!r} of scene {scene_id!r}"
+    if modes.problems:
+        raise TrajformerError(f"{track}: {modes.problems[0]}")
     if len(modes.position) > MAX_MODES:
         count = f"{len(modes.position)} modes, expected at most {MAX_MODES}"
         raise TrajformerError(f"{track}: {count}")
@@ -237,19 +242,25 @@ def forecast_of(scene_id: str, track_id: str, modes: Modes) -> TrackForecast:
 
 
 def read_modes(path: Path | str) -> AllModes:
-    """The rows of a file with the columns of the challenge, unchecked, by scene and track.
+    """The rows of a file, unchecked, by scene and track.
 
-    Raises TrajformerError: no such file, cut short, not parquet, a column missing or with a wrong
-    type, or an empty cell.
+    It has the columns of the challenge, or is a CSV file (`forecast_csv`) with this suffix. Raises
+    TrajformerError: no such file, cut short, another kind of file, a column missing or with a wrong
+    type, or an empty cell of a parquet file.
     """
     path = Path(path)
     if not path.is_file():
         raise TrajformerError(f"{path}: no such file; make one with `trajformer predict`")
+    kind = "parquet"
+    if is_csv(path):
+        kind = "CSV"
     try:
+        if kind == "CSV":
+            return _read_csv(path)
         return _read(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = f"(cut short or damaged): {' '.join(str(error).split())}"
-        raise TrajformerError(f"{path}: not a readable parquet file {reason}") from error
+        raise TrajformerError(f"{path}: not a readable {kind} file {reason}") from error
     except TrajformerError as error:
         raise TrajformerError(f"{path}: {error}") from error
 
@@ -269,11 +280,32 @@ def _read(path: Path) -> AllModes:
     return tracks
 
 
+def _read_csv(path: Path) -> AllModes:
+    tracks: AllModes = {}
+    for row in read_mode_rows(path):
+        modes = tracks.setdefault((row.scene_id, row.track_id), Modes([], [], []))
+        modes.probability.append(row.probability)
+        modes.position.append(row.position)
+        if row.problem and not modes.problems:
+            tracks[row.scene_id, row.track_id] = modes._replace(problems=[row.problem])
+    return tracks
+
+
+def is_csv(path: Path) -> bool:
+    """Whether a forecast file is read as CSV: by its suffix, and if it is not in fact parquet."""
+    if path.suffix.lower() != ".csv":
+        return False
+    with open_file(path, MAX_BYTES) as file:
+        return file.read(len(_PARQUET_MARK)) != _PARQUET_MARK
+
+
 def read_spec(path: Path) -> DataSpec:
     """Properties of the scenes of a readable forecast file (TrajformerError: damaged).
 
     They are unknown if another program wrote the file.
     """
+    if is_csv(path):
+        return DataSpec()
     metadata = pq.read_schema(pa.OSFile(os.fsencode(path))).metadata or {}
     try:
         return DataSpec.from_plain(json.loads(metadata.get(_METADATA_KEY, b"{}")))

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from trajformer.data.batch import Observation, SceneBatch, Truth, collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import TrajformerError
+from trajformer.errors import SceneError, TrajformerError
 from trajformer.evaluation.columns import ScoredBatch, restricted
 from trajformer.evaluation.evaluate import Scenes, collect
 from trajformer.evaluation.forecast_file import (
@@ -34,10 +34,12 @@ from trajformer.scenes.spec import DataSpec, check_scenes
 MAX_EXAMPLES = 3
 SAME_PROBABILITY = 1e-6  # of joint futures, in all tracks of a scene
 KINDS = {  # of findings: not scored, or changed
+    "unreadable": "scenes cannot be read and are not scored",
     "malformed": "forecasts are malformed and not scored",
     "duplicate": "agents are forecast more than once and not scored",
     "wrong horizon": "forecasts have another number of steps and are not scored",
     "probabilities": "forecasts have probabilities that do not sum to 1; they were normalized",
+    "modes": "forecasts have fewer modes than others",
     "missing": "agents to score have no usable forecast",
     "unknown scene": "forecasts are of scenes that are not in the split",
     "unknown agent": "forecasts are of agents that are not in their scene",
@@ -57,12 +59,16 @@ class Findings:
 
     def add(self, kind: str, scene_id: str, track_id: str, detail: str = "") -> None:
         """Add an agent to a kind of `KINDS`."""
+        text = f"track {track_id} of scene {scene_id}"
+        if detail:
+            text += f": {detail}"
+        self.add_text(kind, text)
+
+    def add_text(self, kind: str, text: str) -> None:
+        """Add an agent or scene, described by a text, to a kind of `KINDS`."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         examples = self.examples.setdefault(kind, [])
         if len(examples) < MAX_EXAMPLES:
-            text = f"track {track_id} of scene {scene_id}"
-            if detail:
-                text += f": {detail}"
             examples.append(text)
 
     def result(self) -> tuple[Finding, ...]:
@@ -99,11 +105,27 @@ def usable_tracks(modes: AllModes, num_future: int, findings: Findings) -> Track
             findings.add("wrong horizon", scene_id, track_id, detail)
             continue
         scenes.setdefault(scene_id, {})[track_id] = forecast
+    _find_fewer_modes(scenes, findings)
     return scenes
 
 
+def _find_fewer_modes(scenes: Tracks, findings: Findings) -> None:
+    """List the forecasts with fewer modes than the largest number of modes."""
+    counts = {}
+    for scene_id, of_scene in scenes.items():
+        for track_id, forecast in of_scene.items():
+            counts[scene_id, track_id] = len(forecast.probability)
+    largest = max(counts.values(), default=0)
+    for (scene_id, track_id), count in counts.items():
+        if count < largest:
+            findings.add("modes", scene_id, track_id, f"{count}, others have {largest}")
+
+
 def _copies(modes: Modes) -> int:
-    """How often a track is forecast: its modes are several complete forecasts, one by one."""
+    """How often a track is forecast: its modes are several complete forecasts.
+
+    They are one after another, or equal, with their modes in any order.
+    """
     probability = np.array(modes.probability)
     total = probability.sum()
     if not np.isfinite(total) or total < 1.5:
@@ -112,13 +134,20 @@ def _copies(modes: Modes) -> int:
     if len(probability) % copies:
         return 1
     parts = probability.reshape(copies, -1)
-    if (np.abs(parts.sum(1) - 1) > SUM_TOLERANCE).any():
+    if not _sum_to_one(parts):
+        parts = np.sort(probability).reshape(-1, copies).T
+    if not _sum_to_one(parts):
         return 1
     if parts.shape[1] == 1:  # one mode, or several modes with a probability of 1 each
         first = modes.position[0]
         if not all(np.array_equal(first, other) for other in modes.position[1:]):
             return 1
     return copies
+
+
+def _sum_to_one(parts: np.ndarray) -> bool:
+    """Whether each row [K] of probabilities sums to 1."""
+    return bool((np.abs(parts.sum(1) - 1) <= SUM_TOLERANCE).all())
 
 
 def _normalized(scene_id: str, track_id: str, modes: Modes, findings: Findings) -> Modes:
@@ -130,7 +159,7 @@ def _normalized(scene_id: str, track_id: str, modes: Modes, findings: Findings) 
     if abs(total - 1) <= SUM_TOLERANCE:
         return modes
     findings.add("probabilities", scene_id, track_id, f"sum {total:.4g}")
-    return Modes((probability / total).tolist(), modes.position)
+    return modes._replace(probability=(probability / total).tolist())
 
 
 def check_origin(forecast_scenes: DataSpec, scenes: Scenes) -> None:
@@ -141,7 +170,18 @@ def check_origin(forecast_scenes: DataSpec, scenes: Scenes) -> None:
     if len(scenes):
         expected = replace(forecast_scenes, num_history=None)
         owner = "the scenes of the forecasts have"
-        check_scenes(DataSpec.of(scenes[0]), expected, scenes.root, owner)
+        check_scenes(DataSpec.of(first_scene(scenes)), expected, scenes.root, owner)
+
+
+def first_scene(scenes: Scenes) -> Scene:
+    """The first scene that can be read (TrajformerError: none can be read)."""
+    reason = "it has none"
+    for index in range(len(scenes)):
+        try:
+            return scenes[index]
+        except SceneError as error:
+            reason = str(error)
+    raise TrajformerError(f"{scenes.root}: no scene of split '{scenes.split}' is usable: {reason}")
 
 
 def score(
@@ -168,9 +208,7 @@ def score(
     Raises TrajformerError: no forecast can be scored, or the forecasts of a scene are not joint.
     """
     where = f"{scenes.root}: split '{scenes.split}'"
-    if not len(scenes):
-        raise TrajformerError(f"{where}: has no scenes")
-    spec = DataSpec.of(scenes[0])
+    spec = DataSpec.of(first_scene(scenes))
     rules = replace(rules, moving=rules.moving or agents == "moving")
     rules.check(spec)
     findings = Findings()
@@ -184,6 +222,8 @@ def score(
     found = findings.result()
     if scoring.per_agent.empty:
         reasons = [finding.line() for finding in found]
+        if not matching.has_future:
+            reasons = ["its scenes have no recorded future"]
         reason = "; ".join(reasons) or "it has no forecasts"
         raise TrajformerError(f"{label}: no agent of {where} can be scored: {reason}")
     return replace(scoring, label=label, agents=agents, joint=joint, scenes=spec, findings=found)
@@ -209,6 +249,7 @@ class _Matching:
 
     def __post_init__(self) -> None:
         self.used = set[str]()  # ids of scenes
+        self.has_future = False  # of at least one scene
 
     def batches(
         self, scenes: Scenes, progress: bool, batch_size: int = 32
@@ -219,10 +260,24 @@ class _Matching:
         with bar:
             for start in range(0, len(scenes), batch_size):
                 stop = min(start + batch_size, len(scenes))
-                read = [scenes[index] for index in range(start, stop)]
-                batch = restricted(collate(read, config), self.rules)
-                yield self._match(read, batch)
-                bar.update(len(read))
+                read = self._read(scenes, range(start, stop))
+                if read:
+                    batch = restricted(collate(read, config), self.rules)
+                    yield self._match(read, batch)
+                bar.update(stop - start)
+
+    def _read(self, scenes: Scenes, indices: range) -> list[Scene]:
+        """The scenes that can be read; the others, of a raw folder, are findings."""
+        read = []
+        for index in indices:
+            try:
+                scene = scenes[index]
+            except SceneError as error:
+                self.findings.add_text("unreadable", str(error))
+                continue
+            self.has_future |= scene.num_steps > scene.num_history
+            read.append(scene)
+        return read
 
     def _match(self, scenes: Sequence[Scene], batch: SceneBatch) -> ScoredBatch:
         """The batch with the forecasts of its scenes."""

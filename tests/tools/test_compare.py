@@ -300,7 +300,7 @@ def test_figures_are_equal_to_evaluate(folder: Path, first: list[dict[str, Any]]
         )
         == 0
     )
-    assert kept["scores"] == pytest.approx(json.loads((folder / "cv.json").read_text()), rel=1e-6)
+    assert kept["scores"] == pytest.approx(metrics_in(folder / "cv.json"), rel=1e-6)
 
 
 def test_scenes_without_a_focal_agent_are_scored(tmp_path: Path) -> None:

@@ -382,6 +382,26 @@ LINES = {  # words: exit status, line
         "--threads 10000: expected at most",
     ),
     "evaluate --model linear --store store": (2, "invalid choice: 'linear'"),
+    "evaluate --model constant_velocity --store store --horizons 1,soon": (
+        1,
+        "--horizons 1,soon: expected seconds with commas, such as 1,3,5",
+    ),
+    "evaluate --model constant_velocity --store store --horizons 60": (
+        1,
+        "--horizons 60: expected 0.1 s to .*, the horizon of the scenes",
+    ),
+    "evaluate --model constant_velocity --store store --by color": (
+        1,
+        "--by color: expected some of type, manoeuvre, speed, city, role",
+    ),
+    "evaluate --model constant_velocity --store store --against nothing.parquet": (
+        1,
+        "nothing.parquet: no such file",
+    ),
+    "evaluate --checkpoint run/best.ckpt run/best.ckpt --store store": (1, "give different ones"),
+    "score nothing.parquet --store store": (1, "nothing.parquet: no such file"),
+    "score --store store": (2, "forecasts"),
+    "score store/manifest.json --store store": (1, "not a readable parquet file"),
     "evaluate --checkpoint pretrained:best --store store": (
         1,
         "pretrained:best: no weights of this name",

@@ -163,7 +163,7 @@ def _best_of(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
     return columns
 
 
-COLUMN_GROUPS = (
+COLUMN_GROUPS: tuple[Columns, ...] = (
     Columns(_displacement, are_metrics=True),
     Columns(_motion, are_metrics=False),
     Columns(_speed, are_metrics=False),

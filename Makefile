@@ -20,7 +20,7 @@ install: .venv/dev
 	touch $@
 
 .venv/dev: setup.py constraints.txt | .venv/bin/python
-	$(INSTALL) '.[argoverse,ray,heads,logs,dev]'
+	$(INSTALL) '.[argoverse,ray,heads,logs,mcap,video,dev]'
 	touch $@ .venv/demo
 
 demo: .venv/demo

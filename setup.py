@@ -50,6 +50,8 @@ setup(
         "logs": ["tensorboard>=2.15"],
         "argoverse": ["av2>=0.3"],
         "ray": ["ray>=2.30"],
+        "mcap": ["mcap>=1.2"],
+        "video": ["av>=12"],
         "heads": [
             "sentencepiece>=0.2",
             "sacrebleu>=2.4",

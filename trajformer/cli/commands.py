@@ -58,6 +58,7 @@ COMMANDS = {
     "predict": Command("forecast a split and write a file for the Argoverse 2 challenge"),
     "plot": Command("draw scenes with their map, tracks and predicted modes"),
     "view": Command("write scenes as one HTML file that plays in a browser"),
+    "export-mcap": Command("write scenes and forecasts as an MCAP file for Foxglove"),
     "demo": Command(
         "simulate, prepare, train, evaluate and plot in a few minutes",
         f"finished steps are kept; {RERUN} to resume",
@@ -74,7 +75,8 @@ SLOW_IMPORTS = ("train", "demo")  # seconds, and half a minute on a busy machine
 
 def load_command(name: str) -> ModuleType:
     """The module of a command, imported only when it is used: `trajformer --help` is fast."""
-    return import_module(f"trajformer.cli.{name}")
+    module = name.replace("-", "_")
+    return import_module(f"trajformer.cli.{module}")
 
 
 def run_command(name: str, words: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ KINDS = {
     "png": rb"\x89PNG.*tEXtSoftware\0trajformer",
     "html": rb'<!DOCTYPE html>.*<meta name="generator" content="trajformer">',
     "svg": rb"<\?xml.*<dc:title>trajformer</dc:title>",
+    "mcap": rb"\x89MCAP0.*trajformer",
     "gif": rb"GIF8.*trajformer",
     "mp4": rb".{4}ftyp.*trajformer",  # near the end
     "webm": rb"\x1aE\xdf\xa3.*trajformer",

@@ -8,12 +8,8 @@ import pickle
 import re
 import signal
 import struct
-import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 
 MAX_MESSAGE = 1_000  # characters of a line
 MAX_WORD = 250  # characters; no usual path is longer
@@ -86,29 +82,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def one_line(message: object, length: int = MAX_MESSAGE) -> str:
-    """A message as one line of limited length, without characters that control a terminal."""
-    words = [shorten(word, MAX_WORD) for word in str(message).split()]
+    """A message or an error as one line of limited length, without control characters."""
+    text = str(getattr(message, "strerror", None) or message)
+    words = [shorten(word, MAX_WORD) for word in text.split()]
     return shorten(escape(" ".join(words)), length)
-
-
-def write_line(line: str) -> None:
-    """Write a line to standard error, which may be missing, closed or a lost terminal."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(f"{shorten(escape(line), MAX_MESSAGE)}\n")
-        sys.stderr.flush()
-
-
-def on_terminal() -> bool:
-    """Whether standard error is a terminal, for progress bars; it may be missing."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-@contextmanager
-def reading(path: Path, content: str) -> Iterator[None]:
-    """Errors of a parser become a TrajformerError: the file is not `content`."""
-    try:
-        yield
-    except UNREADABLE as error:
-        problem = "cannot be read" if isinstance(error, OSError) else f"not {content}"
-        reason = one_line(getattr(error, "strerror", None) or error)
-        raise TrajformerError(f"{path}: {problem}: {reason}") from error

@@ -208,17 +208,14 @@ def _start_settings() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *TERMINATION_SIGNALS):
             handlers[number] = signal.signal(number, lambda n, _: late_signals.append(n))
-    before = {name: os.environ.get(name) for name in _VARIABLES}
+    before = {name: os.environ.get(name, "") for name in _VARIABLES}  # "" is as none
     os.environ |= _VARIABLES
     resource_tracker.ensure_running()  # it unblocks the signal when it starts
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
+        os.environ |= before
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from data_prep.engine.tasks import ShardResult, ShardTask
-from trajformer.errors import on_terminal, write_line
+from trajformer.scenes.notices import on_terminal, write_line
 
 LINE_S = 30.0  # between two lines of progress in a log
 

@@ -20,7 +20,14 @@ from data_prep.dropped import Dropped, collect_dropped
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
 from data_prep.plausibility import MAX_SPEED_M_S, check_units
 from data_prep.reader import Input, Reader, StagedReader
-from trajformer.errors import SceneError, StoreError, TrajformerError, TrajformerWarning
+from trajformer.errors import (
+    SceneError,
+    StoreError,
+    TrajformerError,
+    TrajformerWarning,
+    escape,
+    one_line,
+)
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import (
     PackedScene,
@@ -149,7 +156,7 @@ def prepare_shard(
                     _skip(task, reading.number, reading.error, skipped)
                 elif reading.scene:
                     scenes[reading.number] = reading.scene
-                    name = _printable(task.inputs[reading.number].name(task.raw))
+                    name = escape(task.inputs[reading.number].name(task.raw))
                     notes += [(name, _one_line(task, message)) for message in reading.warnings]
     on_input(count)
 
@@ -273,23 +280,13 @@ def _skip(task: ShardTask, number: int, error: SceneError, skipped: dict[int, st
 
 def _one_line(task: ShardTask, message: str) -> str:
     """A message in one printable line of limited length, with names relative to the raw folder."""
-    text = " ".join(message.replace(f"{task.raw}/", "").split())
-    if len(text) > MAX_REASON:
-        text = f"{text[:MAX_REASON]} ..."
-    return _printable(text)
+    return one_line(message.replace(f"{task.raw}/", ""), MAX_REASON)
 
 
 def _error_text(error: BaseException) -> str:
     """Type and message of an error; a message may be empty."""
     name = type(error).__name__
     return f"{name}: {error}" if str(error) else name
-
-
-def _printable(text: str) -> str:
-    """Escape characters that cannot be printed or stored."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 # ---- writing ---------------------------------------------------------------------------------
@@ -323,7 +320,7 @@ def _details(task: ShardTask, dropped: Dropped) -> tuple[tuple[str, str, int], .
     details = []
     for (path, cause), number in dropped.items():
         file = os.path.relpath(path, task.raw)
-        details.append((_printable(file), _printable(cause), number))
+        details.append((escape(file), escape(cause), number))
     return tuple(sorted(details))
 
 
@@ -333,7 +330,7 @@ def _write_scenes(
     names_and_reasons = []
     for number in sorted(skipped):
         name = task.inputs[number].name(task.raw)
-        names_and_reasons.append((_printable(name), skipped[number]))
+        names_and_reasons.append((escape(name), skipped[number]))
     info = ShardInfo(
         source=task.reader.name,
         split=task.split,

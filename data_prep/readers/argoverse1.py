@@ -24,11 +24,11 @@ from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.lane_heading import face_along_lanes
-from data_prep.readers.raw_file import cached_by_file, one_line, printable, xml_elements
+from data_prep.readers.raw_file import cached_by_file, xml_elements
 from data_prep.readers.row_check import RowCheck
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.scene import (
     MAX_ORIGIN_M,
     AgentKind,
@@ -318,7 +318,7 @@ def _parse_lane(
         raise ValueError("lane_id: not within 64 bits")
     turn = value.get("turn_direction", "NONE")
     if turn not in _TURNS:
-        dropped[f"way: turn_direction: unknown value {printable(turn[:40])!r}"] += 1
+        dropped[f"way: turn_direction: unknown value {one_line(turn[:40])!r}"] += 1
     flags = int(_TURNS.get(turn, LaneFlag.NONE))
     for name, flag in _FLAGS.items():
         if value.get(name) == "True":

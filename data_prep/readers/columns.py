@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.dropped import report_dropped
-from data_prep.readers.raw_file import one_line, printable, read_file
+from data_prep.readers.raw_file import read_file
 from data_prep.readers.row_check import RowCheck
 from data_prep.readers.vector_map import VectorMap
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.files import SIZE_SCALE
 from trajformer.scenes.scene import METRES, AgentKind, Scene
 
@@ -163,13 +163,8 @@ def check_opens(path: Path) -> None:
     if not path.is_file():
         return
     read_metadata = "pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        f"import sys, pyarrow.parquet; {read_metadata}",
-        str(path),
-    ]
+    program = f"import sys, pyarrow.parquet; {read_metadata}"
+    command = [sys.executable, "-P", "-c", program, str(path)]
     status = subprocess.run(command, stderr=subprocess.DEVNULL).returncode
     if status < 0:  # ended by a signal
         raise SceneError(
@@ -417,7 +412,7 @@ def translate_types(
 ) -> list[int]:
     """The AgentKind of each type of agent; unknown types are UNKNOWN, and counted as dropped."""
     unknown = Counter(word for word in words if word.strip() not in kinds)
-    causes = {f"{name}: unknown value {printable(word[:40])!r}": n for word, n in unknown.items()}
+    causes = {f"{name}: unknown value {one_line(word[:40])!r}": n for word, n in unknown.items()}
     report_dropped(path, causes)
     return [kinds.get(word.strip(), AgentKind.UNKNOWN) for word in words]
 

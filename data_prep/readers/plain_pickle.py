@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep.readers.raw_file import one_line, read_file
-from trajformer.errors import UNREADABLE, SceneError
+from data_prep.readers.raw_file import read_file
+from trajformer.errors import UNREADABLE, SceneError, one_line
 from trajformer.scenes.files import SIZE_SCALE
 
 OPCODE_BYTES = 150  # memory of a value, with its entries in a container and in the memo

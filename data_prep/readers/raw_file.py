@@ -1,8 +1,6 @@
-"""Safe reading of raw files, a cache of parsed files, lists of parts, one-line messages."""
+"""Safe reading of raw files, a cache of parsed files, lists of parts."""
 
-import gzip
 import xml.etree.ElementTree as ElementTree
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, wraps
@@ -12,21 +10,17 @@ from typing import BinaryIO, TypeVar, TypeVarTuple
 
 from data_prep.dropped import Dropped, add_dropped, collect_dropped
 from data_prep.reader import Input
-from trajformer.errors import SceneError
-from trajformer.errors import one_line as message_line
-from trajformer.scenes.files import SIZE_SCALE, open_file, read_file
+from trajformer.errors import SceneError, one_line
+from trajformer.scenes.files import open_file, read_file, read_gzip
 
 __all__ = [
     "cached_by_file",
     "list_parts",
-    "one_line",
     "open_table",
-    "printable",
     "read_file",
     "xml_elements",
 ]
 
-MAX_MESSAGE = 300  # characters
 _Parsed = TypeVar("_Parsed")
 _Args = TypeVarTuple("_Args")
 
@@ -97,19 +91,13 @@ _FORMATS = {
     b"\xff\xfe": "text in UTF-16: save it as UTF-8",
     b"\xfe\xff": "text in UTF-16: save it as UTF-8",
 }
-_GZIP = b"\x1f\x8b"
-_MAX_UNPACKED = 4 << 30
-_MAX_RATIO = 100  # of unpacked to compressed bytes; of tables it is below 30
-_MIN_UNPACKED = 1 << 24  # a small file may have any ratio
-_CHUNK = 1 << 20
 
 
 @contextmanager
 def open_table(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
     """The bytes of a regular file for a library that parses tables; gzip is unpacked.
 
-    Raises OSError: as `read_file`, a damaged archive, one that unpacks to too much, or a file of
-    another format.
+    Raises OSError or ValueError: as `read_file` or `read_gzip`, or a file of another format.
     """
     with open_file(path, max_bytes) as file:
         head = file.read(8)
@@ -117,27 +105,10 @@ def open_table(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
         for mark, problem in _FORMATS.items():
             if head.startswith(mark):
                 raise OSError(problem)
-        if head.startswith(_GZIP):
-            yield BytesIO(_unpack(file, path.stat().st_size))
+        if head.startswith(b"\x1f\x8b"):  # gzip
+            yield BytesIO(read_gzip(path))
         else:
             yield file
-
-
-def _unpack(file: BinaryIO, size: int) -> bytes:
-    """The content of a gzip file of `size` bytes."""
-    limit = min(max(_MAX_RATIO * size, _MIN_UNPACKED), _MAX_UNPACKED) * SIZE_SCALE.get()
-    chunks = []
-    unpacked = 0
-    try:
-        with gzip.GzipFile(fileobj=file) as archive:
-            while chunk := archive.read(_CHUNK):
-                unpacked += len(chunk)
-                if unpacked > limit:
-                    raise OSError(f"unpacks to over {limit:.0f} bytes: unpack it yourself")
-                chunks.append(chunk)
-    except (EOFError, zlib.error) as error:
-        raise OSError(f"a damaged gzip file: {error}") from error
-    return b"".join(chunks)
 
 
 def xml_elements(
@@ -154,13 +125,3 @@ def xml_elements(
     for _, element in ElementTree.iterparse(StringIO(data.decode("utf-8-sig"))):
         if element.tag in tags:
             yield element
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error as `printable` text."""
-    return printable(getattr(error, "strerror", None) or str(error))
-
-
-def printable(text: str) -> str:
-    """Text that may quote the content of a file, as one printable line of limited length."""
-    return message_line(text, MAX_MESSAGE)

@@ -26,10 +26,10 @@ from data_prep.dropped import report_dropped
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, cells, fill
 from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
-from data_prep.readers.raw_file import cached_by_file, list_parts, printable
+from data_prep.readers.raw_file import cached_by_file, list_parts
 from data_prep.readers.text_rows import NumberColumn, TextRows
 from data_prep.readers.vector_map import NO_MAP
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.scene import MAX_EXTENT_M, METRES, AgentKind, AgentRole, Scene
 
 _LONG_RUN = 4  # equal steps of a track in sequence that are another interval, not wrong frames
@@ -145,7 +145,7 @@ def _count_other_words(rows: TextRows, kept: np.ndarray, index: int, word: str) 
     others = Counter(words[row] for row in kept.tolist() if words[row] != word)
     causes = {}
     for other, count in others.items():
-        label = f"column {index} (type): {printable(other[:40])!r}"
+        label = f"column {index} (type): {one_line(other[:40])!r}"
         causes[f"{label}, expected {word!r}; used as {word!r}"] = count
     report_dropped(rows.path, causes)
 

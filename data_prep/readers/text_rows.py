@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.raw_file import read_file
 from data_prep.readers.row_check import RowCheck
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 
 MAX_BYTES = 16 << 20  # eight times the largest recording
 

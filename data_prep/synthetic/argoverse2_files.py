@@ -40,9 +40,8 @@ def write_scene(scene: SyntheticScene, path: Path, num_steps: int) -> None:
     map_path.write_bytes(msgspec.json.encode(_map_document(scene)))
     temporary = path.with_name(".scenario.tmp")
     try:
-        table = _scenario_table(scene, num_steps)
         with temporary.open("wb") as file:  # a path must be UTF-8
-            pq.write_table(table, file, compression="snappy")
+            pq.write_table(_scenario_table(scene, num_steps), file, compression="snappy")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import pytest
 from support.cli import run
 from support.processes import environment, run_python
 
-from trajformer import cli
+from trajformer.cli.commands import COMMANDS, load_command
 from trajformer.models.forecaster import Forecaster
 from trajformer.recipes.checkpoint import load_checkpoint
 from trajformer.recipes.names import (
@@ -24,9 +24,9 @@ from trajformer.recipes.names import (
 
 def commands() -> list[list[str]]:
     """All commands, and the commands that have variants with each of them."""
-    words = [[name] for name in cli.COMMANDS]
-    for name in cli.COMMANDS:
-        variants = getattr(cli.load_command(name), "VARIANTS", ())
+    words = [[name] for name in COMMANDS]
+    for name in COMMANDS:
+        variants = getattr(load_command(name), "VARIANTS", ())
         words += [[name, variant] for variant in variants]
     return words
 
@@ -37,7 +37,7 @@ def test_help_explains_every_option(words: list[str], capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert "<class '" not in text
     command, *variant = words
-    parser = cli.load_command(command).parser(*variant)
+    parser = load_command(command).parser(*variant)
     for action in parser._actions:
         names = action.option_strings or action.choices or [action.dest]
         assert action.help == SUPPRESS or any(name in text for name in names), action
@@ -50,7 +50,7 @@ def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) ->
     assert run() == 2
     assert run("fly") == 2
     text = capsys.readouterr()
-    for name in cli.COMMANDS:
+    for name in COMMANDS:
         assert f"\n  {name} " in text.out
     assert text.err.startswith("trajformer: no command 'fly'")
 
@@ -156,6 +156,7 @@ def test_ctrl_c_during_an_import_is_one_line(name: str) -> None:
 
 def test_matplotlib_reads_no_settings_of_the_working_directory(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe")
-    program = "from trajformer import cli; cli.exit_status('x', lambda: __import__('matplotlib'))"
+    program = "from trajformer.cli import status; status.exit_status('x', run)"
+    program = f"run = lambda: __import__('matplotlib'); {program}"
     done = run_python("-c", program, cwd=tmp_path, env=environment(MPLBACKEND="nonsense"))
     assert (done.returncode, done.stderr) == (0, "")

@@ -205,9 +205,10 @@ def _content(path: Path) -> str:
 
 def _command(case: Case) -> int:
     from trajformer import cli
+    from trajformer.cli.status import exit_status
 
     if callable(case.run):
-        return cli.exit_status("python", case.run)
+        return exit_status("python", case.run)
     words = list(case.run)
     if isinstance(case.run, str):
         words = shlex.split(case.run)

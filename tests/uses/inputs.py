@@ -226,7 +226,7 @@ CASES = [
     Case(
         "no worker",
         "preprocess argoverse2 raw s --workers 0",
-        "workers: Not of type Workers",
+        "workers: Not of type 1 to 256",
         status=2,
     ),
     Case("a negative seed", "synthesize s --seed -1", "seed: Not of type", status=2),

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trajformer.cli import exit_status
+from trajformer.cli.status import exit_status
 from trajformer.data.batch import SceneBatch, collate
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import Frame

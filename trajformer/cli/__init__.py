@@ -7,12 +7,6 @@ would end with a traceback.
 import sys
 
 
-def __getattr__(name: str) -> object:
-    import trajformer.cli.commands
-
-    return getattr(trajformer.cli.commands, name)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status. Default: the arguments of this process."""
     try:

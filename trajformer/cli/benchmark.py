@@ -33,10 +33,7 @@ BASELINES = {
 EXPORTS = {  # kind of --export and its help
     "eth_ucy": ("folder", "also write all samples as text files to this folder"),
     "interaction": ("folder", "also write the files of the challenge to this folder"),
-    "nuscenes": (
-        "challenge.json",
-        "also write this challenge file (JSON), for at most one checkpoint",
-    ),
+    "nuscenes": ("challenge.json", "also write this challenge file, for at most one checkpoint"),
 }
 
 

@@ -19,10 +19,8 @@ from typing import NamedTuple
 
 import trajformer
 from trajformer.cli.status import RERUN, exit_status
-from trajformer.errors import TrajformerError, write_line
-from trajformer.scenes.notices import notice
-
-__all__ = ["COMMANDS", "RERUN", "exit_status", "load_command", "run_command", "run_program"]
+from trajformer.errors import TrajformerError
+from trajformer.scenes.notices import notice, write_line
 
 # Lightning reads these numbers of a process when it is imported.
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
@@ -87,8 +85,7 @@ def run_command(name: str, words: Sequence[str]) -> None:
     for variable in RANKS:
         value = os.environ.get(variable, "0")
         if not value.isdigit():
-            problem = f"{variable}={value[:40]!r} in the environment: no number"
-            raise TrajformerError(f"{problem}; unset it")
+            raise TrajformerError(f"{variable}={value!r} in the environment: no number; unset it")
     if name in SLOW_IMPORTS:
         with notice(f"trajformer {name}: loading PyTorch and Lightning ..."):
             module = load_command(name)
@@ -127,14 +124,12 @@ def _safe_path() -> Iterator[None]:
 
     The variable is inherited by all of them: worker processes, their helpers and those of PyTorch.
     """
-    before = os.environ.get(SAFE_PATH)
+    before = os.environ.get(SAFE_PATH, "")  # an empty value is as none
     os.environ[SAFE_PATH] = "1"
     try:
         yield
     finally:
-        del os.environ[SAFE_PATH]
-        if before is not None:
-            os.environ[SAFE_PATH] = before
+        os.environ[SAFE_PATH] = before
 
 
 def _print_overview() -> None:

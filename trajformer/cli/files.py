@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trajformer.errors import TrajformerError, on_terminal, one_line
+from trajformer.errors import TrajformerError, one_line
 from trajformer.scenes.files import require_file_or_folder, write_atomically
+from trajformer.scenes.notices import on_terminal
 
 if TYPE_CHECKING:
     from trajformer.scenes.store import SceneStore
 
+bars = on_terminal  # progress bars are shown on a terminal, not in a log file
 # Inputs that may be folders of runs, which also receive the metrics of the run.
 RUN_FOLDERS = ("checkpoint", "out")
 # Regular expressions that find the outputs of this program by their first and last bytes. The last
@@ -46,11 +48,6 @@ AT_THE_END = ("parquet", "pdf", "mp4", "webm")
 HEAD_BYTES = 2048
 TAIL_BYTES = 8192
 SUFFIXES = {f".{kind.rpartition('.')[2]}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}
-
-
-def bars() -> bool:
-    """True if progress bars are shown: on a terminal, not in a log file."""
-    return on_terminal()
 
 
 def skipped_lines(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -13,21 +13,19 @@ import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from jsonargparse.typing import restricted_number_type
 
-from trajformer.errors import TrajformerError, one_line, write_line
+from trajformer.errors import TrajformerError, one_line
 from trajformer.recipes.yaml_text import parse_yaml
+from trajformer.scenes.notices import write_line
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 # Whole numbers with a maximum: each adds a process, a scene or a row in memory.
-Workers = restricted_number_type("Workers", int, [(">", 0), ("<=", 256)])
-BatchSize = restricted_number_type("BatchSize", int, [(">", 0), ("<=", 4096)])
-Beam = restricted_number_type("Beam", int, [(">", 0), ("<=", 100)])
+Workers = restricted_number_type("1 to 256", int, [(">", 0), ("<=", 256)])
+BatchSize = restricted_number_type("1 to 4096", int, [(">", 0), ("<=", 4096)])
+Beam = restricted_number_type("1 to 100", int, [(">", 0), ("<=", 100)])
 TYPE_NAMES = {  # in help texts, instead of Python classes
     "<class 'Path'>": "path",
     "ClosedUnitInterval": "0 to 1",
     "PositiveInt": "int > 0",
-    "Workers": "1 to 256",
-    "BatchSize": "1 to 4096",
-    "Beam": "1 to 100",
     "PositiveFloat": "float > 0",
     "NonNegativeInt": "int >= 0",
     "NonNegativeFloat": "float >= 0",

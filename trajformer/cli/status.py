@@ -19,8 +19,9 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stdout
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from trajformer.errors import (
@@ -30,8 +31,8 @@ from trajformer.errors import (
     TrajformerWarning,
     escape,
     one_line,
-    write_line,
 )
+from trajformer.scenes.notices import write_line
 
 RERUN = "run the same command again"
 REPORT = (
@@ -55,11 +56,9 @@ def exit_status(program: str, run: Callable[[], object], hint: str = RERUN) -> i
     """
     _open_standard_streams()
     _ignore_settings_of_matplotlib()
-    with ExitStack() as stack:
-        stack.enter_context(_termination_raises_terminated())
+    with _termination_raises_terminated():
         try:
-            stack.enter_context(redirect_stdout(_EscapedOutput(sys.stdout)))
-            with _warnings_as_lines(program):
+            with redirect_stdout(_EscapedOutput(sys.stdout)), _warnings_as_lines(program):
                 run()
         except BrokenPipeError:
             _discard_output()
@@ -86,9 +85,8 @@ def _end(error: BaseException, hint: str) -> tuple[int, str]:
         return 130, f"interrupted; {hint}"
     if _is_out_of_memory(error):
         return 1, f"out of memory: {message[:200]}".rstrip(": ")
-    for text in traceback.format_exception(error):
-        for line in text.splitlines():
-            write_line(line)
+    for line in "".join(traceback.format_exception(error)).splitlines():
+        write_line(line)
     return 70, REPORT
 
 
@@ -160,12 +158,8 @@ def _ignore_settings_of_matplotlib() -> None:
     for name in ("MPLBACKEND", "MATPLOTLIBRC"):
         os.environ.pop(name, None)
     if os.path.lexists("matplotlibrc"):
-        exists = os.path.exists
-        os.path.exists = lambda path: path != "matplotlibrc" and exists(path)
-        try:
+        with chdir(Path(__file__).parent):
             import_module("matplotlib")
-        finally:
-            os.path.exists = exists
 
 
 class _EscapedOutput:

@@ -5,6 +5,7 @@ import gzip
 import os
 import shutil
 import stat
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,14 +13,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from trajformer.errors import TrajformerError
+from trajformer.errors import UNREADABLE, TrajformerError, one_line
 
 LOCK = ".lock"  # in a locked folder: process, machine and start time of the owner
 LOCK_S = 3.0  # to recognize the lock of an ended process
 # Multiplies the limits of sizes of files and of their content.
 SIZE_SCALE = ContextVar("SIZE_SCALE", default=1.0)
 UNPACKED_BYTES = 1 << 28  # any file may unpack to this size, a larger one to a multiple of its own
-UNPACKED_RATIO = 20
+UNPACKED_RATIO = 30  # of gzipped tables it is lower
 _NO_FILE = "neither a file nor a folder"
 # Opening a pipe must not wait for a writer. Some systems lack some of the flags.
 _READ_FLAGS = os.O_RDONLY
@@ -84,12 +85,25 @@ def check_parquet(path: Path, metadata: Any, row_bytes: int = 0, value_bytes: in
 
 
 def read_gzip(path: Path) -> bytes:
-    """The content of a gzip file (OSError or EOFError: damaged, or as `check_unpacked`)."""
+    """The content of a gzip file (OSError or ValueError: damaged, or as `check_unpacked`)."""
     limit = check_unpacked(path)
-    with gzip.open(path) as file:
-        data = file.read(limit + 1)
+    try:
+        with gzip.open(path) as file:
+            data = file.read(limit + 1)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"a damaged gzip file: {error}") from error
     check_unpacked(path, len(data))
     return data
+
+
+@contextmanager
+def reading(path: Path, content: str) -> Iterator[None]:
+    """Errors of a parser become a TrajformerError: the file is not `content`."""
+    try:
+        yield
+    except UNREADABLE as error:
+        problem = "cannot be read" if isinstance(error, OSError) else f"not {content}"
+        raise TrajformerError(f"{path}: {problem}: {one_line(error)}") from error
 
 
 def require_file_or_folder(path: Path) -> None:

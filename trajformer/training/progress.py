@@ -7,7 +7,7 @@ import lightning as L
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.errors import write_line
+from trajformer.scenes.notices import write_line
 
 LINE_S = 60.0  # between lines
 FIRST_LINE_S = 5.0  # until the first line, with the first estimate of the remaining time

@@ -17,9 +17,10 @@ import lightning as L
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from trajformer.errors import TERMINATION_SIGNALS, write_line
+from trajformer.errors import TERMINATION_SIGNALS
 from trajformer.recipes.resume import damaged_state, first_difference
 from trajformer.scenes.files import atomically
+from trajformer.scenes.notices import write_line
 
 _SIGNALS = (signal.SIGINT, *TERMINATION_SIGNALS)
 _STANDARD_ERROR = 2

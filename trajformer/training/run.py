@@ -23,20 +23,12 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.errors import (
-    UNREADABLE,
-    Terminated,
-    TrajformerError,
-    on_terminal,
-    one_line,
-    reading,
-    write_line,
-)
+from trajformer.errors import UNREADABLE, Terminated, TrajformerError, one_line
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import Recipe
 from trajformer.recipes.resume import check_resume, damaged_state
-from trajformer.scenes.files import lock_folder, write_atomically
-from trajformer.scenes.notices import notice
+from trajformer.scenes.files import lock_folder, reading, write_atomically
+from trajformer.scenes.notices import notice, on_terminal, write_line
 from trajformer.training.base import Task, TaskData, TaskModule
 from trajformer.training.memory import keep_freed_memory
 from trajformer.training.progress import Bar, Lines

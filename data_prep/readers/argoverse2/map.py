@@ -17,9 +17,9 @@ import numpy as np
 from msgspec import Meta, Raw
 
 from data_prep.dropped import report_dropped
-from data_prep.readers.raw_file import one_line, read_file
+from data_prep.readers.raw_file import read_file
 from data_prep.readers.vector_map import VectorMap, join_map
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
 CENTERLINE_POINTS = 10

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from data_prep.dropped import report_dropped
 from data_prep.readers import columns
 from data_prep.readers.kinematics import difference_velocity
-from data_prep.readers.raw_file import cached_by_file, one_line, open_file
-from trajformer.errors import SceneError
+from data_prep.readers.raw_file import cached_by_file, open_file
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.files import check_parquet
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentRole, Scene
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from data_prep.dropped import report_dropped
-from data_prep.readers.raw_file import cached_by_file, one_line, xml_elements
+from data_prep.readers.raw_file import cached_by_file, xml_elements
 from data_prep.readers.vector_map import VectorMap, build_map
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 
 SPACING_M = 2.0  # of the points of a centerline

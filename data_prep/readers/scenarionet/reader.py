@@ -23,7 +23,6 @@ from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.plain_pickle import load_plain_pickle
-from data_prep.readers.raw_file import printable
 from data_prep.readers.scenarionet.scenario import (
     EGO_ID,
     MAX_BYTES,
@@ -36,7 +35,7 @@ from data_prep.readers.scenarionet.scenario import (
 )
 from data_prep.readers.vector_map import VectorMap
 from trajformer.config import Config
-from trajformer.errors import ConfigError, SceneError
+from trajformer.errors import ConfigError, SceneError, one_line
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 ROOT_SPLIT = "scenarios"  # the split of a data set directly in the raw folder
@@ -128,7 +127,7 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         for path in files:
             try:
                 metadata = get_value(summary, path.name, dict, f"{folder / SUMMARY}: ")
-                where = f"{folder / SUMMARY}: {printable(path.name)}."
+                where = f"{folder / SUMMARY}: {one_line(path.name)}."
                 length = len(get_timestamps(metadata, where))
             except SceneError as error:
                 yield Input(path, problem=str(error))
@@ -289,7 +288,7 @@ def _scenario_files(mapping: Path) -> tuple[list[Path], list[tuple[str, str]]]:
             entry = str(name)[:80]
             if type(folder) is str:
                 entry = f"{entry!r}: {folder[:80]!r}"
-            entry = printable(entry)
+            entry = one_line(entry)
             problem = (
                 f"{mapping}: {entry}: not a file in a folder inside {mapping.parent}: "
                 "copy or link the folder there"

@@ -9,9 +9,9 @@ import numpy as np
 from data_prep.dropped import report_dropped
 from data_prep.readers.columns import check_count
 from data_prep.readers.plain_pickle import load_plain_pickle
-from data_prep.readers.raw_file import cached_by_file, printable
+from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.vector_map import VectorMap, build_map
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import (
     MAX_ORIGIN_M,
@@ -212,10 +212,10 @@ def _tracks(
     kinds = []
     states = []
     for name, track in tracks.items():
-        where = f"{path}: tracks[{printable(str(name)[:40])}]."
+        where = f"{path}: tracks[{one_line(str(name)[:40])}]."
         word = get_value(track, "type", str, where)
         if word not in AGENT_KINDS:
-            dropped[f"tracks: unknown type {printable(word[:40])!r}"] += 1
+            dropped[f"tracks: unknown type {one_line(word[:40])!r}"] += 1
         kinds.append(AGENT_KINDS.get(word, AgentKind.UNKNOWN))
         state = get_value(track, "state", dict, where)
         states.append(_states(state, length, f"{where}state."))
@@ -227,7 +227,7 @@ def _ego_id(metadata: dict[str, Any], agent_id: list[str], path: Path) -> str | 
     value = metadata.get("sdc_id")
     ego_id = str(value) if type(value) in (str, int) else None
     if ego_id is not None and ego_id not in agent_id:
-        raise SceneError(f"{path}: metadata.sdc_id: no track {printable(ego_id[:40])!r}")
+        raise SceneError(f"{path}: metadata.sdc_id: no track {one_line(ego_id[:40])!r}")
     if EGO_ID in agent_id and ego_id != EGO_ID:
         raise SceneError(
             f"{path}: tracks[{EGO_ID}]: this id is reserved for the ego car (metadata.sdc_id)"
@@ -287,7 +287,7 @@ def _map(
         try:
             word = get_value(feature, "type", str, "")
             if word not in FEATURES:
-                raise SceneError(f"unknown type {printable(word[:40])!r}")
+                raise SceneError(f"unknown type {one_line(word[:40])!r}")
             kind = FEATURES[word]
             if kind is None:
                 continue
@@ -388,7 +388,7 @@ def _light_states(light: Any, length: int, dropped: Counter[str]) -> list[int]:
         elif type(word) is str and word.upper() in LightState.__members__:  # such as green
             states.append(int(LightState[word.upper()]))
         else:
-            shown = printable(word[:40]) if type(word) is str else type(word).__name__
+            shown = one_line(word[:40]) if type(word) is str else type(word).__name__
             dropped[f"dynamic_map_states: state.object_state: unknown value {shown!r}"] += 1
             states.append(int(LightState.UNKNOWN))
     return states

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep.readers.raw_file import printable
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 
 EXAMPLE = "2024-05-01T12:00:00.1Z"
 EMPTY = ("", "na", "n/a", "nan", "nat", "null", "none")
@@ -78,7 +77,7 @@ def seconds_of_words(
     if differs.any():
         shown = []
         for row in (known[0], known[differs.argmax()]):
-            word = printable(words[code[row]])[:40]
+            word = one_line(words[code[row]])[:40]
             shown.append(f"{row_name(int(row))} is {styles[row_style[row]]} ({word!r})")
         raise SceneError(f"{where}: {shown[0]}, {shown[1]}; write all times in one form")
     return seconds[code]

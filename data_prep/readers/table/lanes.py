@@ -20,10 +20,10 @@ from msgspec import Meta
 
 from data_prep.dropped import report_dropped
 from data_prep.plausibility import check_lanes_near, look_like_degrees
-from data_prep.readers.raw_file import cached_by_file, one_line, printable, read_file
+from data_prep.readers.raw_file import cached_by_file, read_file
 from data_prep.readers.table.table_file import table_stem
 from data_prep.readers.vector_map import VectorMap, build_map, without_repeats
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 
 ENDINGS = ("lanes.geojson", "lanes.json")
@@ -224,7 +224,7 @@ def _unknown_fields(fields: dict[str, Any], section: str) -> Iterator[str]:
     A property of a GeoJSON feature may have any name, so only misspelt ones count.
     """
     for name in fields.keys() - _FIELDS:
-        field = f"{section}: unknown field {printable(name[:40])!r}"
+        field = f"{section}: unknown field {one_line(name[:40])!r}"
         similar = get_close_matches(name.lower()[:40], _FIELDS, 1, 0.8)
         if similar:
             yield f"{field}, expected {similar[0]!r}"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, is_text, stripped_groups
-from data_prep.readers.raw_file import one_line, open_table, printable
+from data_prep.readers.raw_file import open_table
 from data_prep.readers.table.dates import (
     holds_dates,
     is_date,
@@ -22,7 +22,7 @@ from data_prep.readers.table.dates import (
     seconds_of_words,
 )
 from trajformer.config import MAX_TEXT
-from trajformer.errors import SceneError
+from trajformer.errors import SceneError, one_line
 from trajformer.scenes.files import check_parquet
 
 TIME = ("step", "timestamp")
@@ -85,7 +85,7 @@ def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Tabl
                 columns.number[name] = _numbers(column, f"{path}: {name}")
             else:
                 columns.word[name], columns.code[name] = _words(column, f"{path}: {name}")
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise SceneError(f"{path}: cannot be read: {one_line(error)}") from error
     return replace(columns, has_dates=has_dates)
 
@@ -141,7 +141,7 @@ def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> lis
     if not set(TIME) & set(names):
         missing.append("step (nor timestamp)")
     if missing:
-        known = printable(", ".join(names[:20]))
+        known = one_line(", ".join(names[:20]))
         raise SceneError(f"{path}: {missing[0]}: no such column; its columns are {known}")
     return [name for name in columns if name.strip() in requested]
 

@@ -7,7 +7,7 @@ from torch import Tensor, distributed, nn
 
 from trajformer.config import Config
 from trajformer.data.loading import EpochShuffle
-from trajformer.errors import TrajformerError, write_line
+from trajformer.errors import TrajformerError
 from trajformer.heads.detr.data import DetectionBatch, DetectionDataset, NumberedEpochShuffle
 from trajformer.heads.detr.loss import BoxLossConfig, box_loss
 from trajformer.heads.detr.metrics import BoxTable, average_precision, pair_with_labels
@@ -17,6 +17,7 @@ from trajformer.heads.detr.shapes import LABELS, ShapesConfig, ShapesDataset
 from trajformer.heads.detr.voc import VocConfig, VocDataset
 from trajformer.heads.images import ClassRecipe, summed_up
 from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
+from trajformer.scenes.notices import write_line
 from trajformer.training.base import Task, TaskData, TaskModule
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from trajformer.config import Config
 from trajformer.data.batch import TensorRecord
-from trajformer.errors import TrajformerError, reading
+from trajformer.errors import TrajformerError
 from trajformer.heads.translation.tokenizer import END, PAD, START, pad_tokens
-from trajformer.scenes.files import read_gzip
+from trajformer.scenes.files import read_gzip, reading
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor

@@ -106,11 +106,9 @@ class Translator(nn.Module):
             else:
                 order.append(index)
         order.sort(key=lambda index: len(rows[index]))
-        longest = max((len(row) for row in rows), default=0)
-        if longest > MAX_TOKENS:
-            number = [len(row) for row in rows].index(longest) + 1
-            problem = f"sentence {number} has {longest} tokens, expected at most {MAX_TOKENS}"
-            raise TrajformerError(f"{problem}; divide it")
+        if order and len(rows[order[-1]]) > MAX_TOKENS:
+            sentence = f"sentence {order[-1] + 1} has {len(rows[order[-1]])} tokens"
+            raise TrajformerError(f"{sentence}, expected at most {MAX_TOKENS}; divide it")
         while order:
             # The memory grows with the tokens of all hypotheses.
             longest = len(rows[order[min(batch_size, len(order)) - 1]])

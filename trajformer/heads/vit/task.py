@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trajformer.errors import TrajformerError, write_line
+from trajformer.errors import TrajformerError
 from trajformer.heads.images import (
     ClassRecipe,
     ImageAugmentConfig,
@@ -30,6 +30,7 @@ from trajformer.heads.vit.data import (
 )
 from trajformer.heads.vit.model import ViT, ViTConfig, interpolate_positions
 from trajformer.recipes.recipe import OptimConfig, Recipe, TrainerConfig
+from trajformer.scenes.notices import write_line
 from trajformer.training.base import Task, TaskData, TaskModule
 
 

@@ -390,6 +390,10 @@ LINES = {  # words: exit status, line
         1,
         "--horizons 60: expected 0.1 s to .*, the horizon of the scenes",
     ),
+    "evaluate --model constant_velocity --store store --details weather": (
+        1,
+        "--details weather: expected some of map, dynamics, overlap, calibration, crowd, all",
+    ),
     "evaluate --model constant_velocity --store store --by color": (
         1,
         "--by color: expected some of type, manoeuvre, speed, city, role",

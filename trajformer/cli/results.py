@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from trajformer.cli.files import skipped_note
 from trajformer.cli.parsing import Parser
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trajformer.evaluation.breakdown import GroupKey
-    from trajformer.evaluation.scoring import Rules, Scoring
+    from trajformer.evaluation.scoring import Detail, Rules, Scoring
     from trajformer.evaluation.tables import Table
     from trajformer.scenes.scene import Scene
 
-# repeated from evaluation.breakdown, which loads slow libraries
+# repeated from evaluation, which loads slow libraries
+DETAILS: tuple[Detail, ...] = ("map", "dynamics", "overlap", "calibration", "crowd")
+COLLISION_M = 0.2
 GROUP_KEYS = ("type", "manoeuvre", "speed", "city", "role")
 STANDING_M = 0.5
 NEAR_M = 0.5
@@ -60,6 +62,18 @@ def add_results(parser: Parser) -> None:
         help="also errors of the best of this number of modes; ADE and FDE are separate minima, as "
         "in ETH/UCY (default: best of 1 and 6, and of 20 if there are 20 modes)",
     )
+    names = ", ".join(DETAILS)
+    parser.add_argument(
+        "--details",
+        type=str,
+        help=f"further metrics, with commas, or all: {names} (map compliance; accelerations, yaw "
+        "rates and jerks; overlaps of boxes; calibration; metrics of papers on pedestrians)",
+    )
+    parser.add_argument(
+        "--collisions",
+        type=PositiveFloat,
+        help="with the details crowd: agents closer than this many metres collide (default: 0.2)",
+    )
     parser.add_argument(
         "--complete-only",
         action="store_true",
@@ -85,7 +99,32 @@ def rules_of(args: Namespace) -> Rules:
         complete=args.complete_only,
         horizons_s=_seconds(args.horizons),
         best_of=args.best_of,
+        details=_details(args),
+        collision_m=args.collisions or COLLISION_M,
     )
+
+
+def _details(args: Namespace) -> tuple[Detail, ...]:
+    names: list[Any] = []
+    if args.details is not None:
+        names = _choices("--details", args.details, (*DETAILS, "all"))
+    if "all" in names:
+        return DETAILS
+    if args.collisions is not None and "crowd" not in names:
+        names.append("crowd")
+    return tuple(names)
+
+
+def _choices(option: str, text: str, choices: Sequence[str]) -> list[str]:
+    """The different names of a list with commas (TrajformerError: one is not a choice)."""
+    names = []
+    for word in text.split(","):
+        name = word.strip()
+        if name not in choices:
+            raise TrajformerError(f"{option} {text}: expected some of {', '.join(choices)}")
+        if name not in names:
+            names.append(name)
+    return names
 
 
 def _seconds(text: str | None) -> tuple[float, ...]:
@@ -103,15 +142,9 @@ def _seconds(text: str | None) -> tuple[float, ...]:
 
 def groups_by(args: Namespace) -> list[GroupKey]:
     """The keys of --by (TrajformerError: an unknown one)."""
-    keys: list[Any] = []
     if args.by is None:
-        return keys
-    for word in args.by.split(","):
-        key = word.strip()
-        if key not in GROUP_KEYS:
-            raise TrajformerError(f"--by {args.by}: expected some of {', '.join(GROUP_KEYS)}")
-        if key not in keys:
-            keys.append(key)
+        return []
+    keys: list[Any] = _choices("--by", args.by, GROUP_KEYS)
     return keys
 
 
@@ -122,6 +155,10 @@ def tables_of(
     from trajformer.evaluation import breakdown
 
     tables = []
+    if scorings[0].detail_columns:
+        tables.append(breakdown.details(scorings))
+    if breakdown.DIAGRAM[0] in scorings[0].detail_columns:
+        tables.append(breakdown.reliability_diagram(scorings))
     if scorings[0].rules.horizons_s:
         tables.append(breakdown.by_horizon(scorings))
     for key in keys:
@@ -188,7 +225,8 @@ def report(
         if args.csv is not None:
             write_atomically(args.csv, _csv(scorings))
         if args.markdown is not None:
-            write_atomically(args.markdown, markdown_text(scorings, all_tables))
+            at_the_end = without_horizons(overall)
+            write_atomically(args.markdown, markdown_text(scorings, [at_the_end, *all_tables[1:]]))
     finally:
         if scenes.unit != METRES:
             print(f"lengths in {scenes.unit}")
@@ -271,14 +309,15 @@ def markdown_text(scorings: Sequence[Scoring], tables: Sequence[Table]) -> str:
 
 
 def intervals(table: Table) -> Table:
-    """The intervals without the means, which are printed elsewhere, of metrics by their last step.
-
-    Horizons have a table of their own.
-    """
+    """The intervals without the means, which are printed elsewhere."""
     from trajformer.evaluation.tables import only_intervals
 
-    kept = [name for name in table.columns if "@" not in name]
-    return only_intervals(table.only(kept), INTERVALS)
+    return only_intervals(without_horizons(table), INTERVALS)
+
+
+def without_horizons(table: Table) -> Table:
+    """The table without columns of shorter horizons, which have a table of their own."""
+    return table.only([name for name in table.columns if "@" not in name])
 
 
 def print_tables(tables: Sequence[Table], num_scorings: int) -> None:

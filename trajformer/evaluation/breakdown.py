@@ -11,7 +11,8 @@ import numpy as np
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.bootstrap import Estimate, SceneSums
 from trajformer.evaluation.columns import SCENE, TRACK, horizon_name
-from trajformer.evaluation.scoring import Scoring
+from trajformer.evaluation.metrics.calibration import expected_calibration_error, reliability
+from trajformer.evaluation.scoring import RECORDED, Scoring
 from trajformer.evaluation.tables import Cell, Table
 from trajformer.scenes.scene import METRES
 
@@ -24,6 +25,7 @@ IN_METRES = ("manoeuvre", "speed")  # groups with limits in metres
 SPEED_LIMITS_M_S = (0.5, 2.0, 5.0, 10.0, 15.0)
 FORECAST = "forecast"  # column with the name of a model or file
 UNKNOWN = "unknown"
+DIAGRAM = ("top_probability", "top_is_nearest")  # columns of the reliability diagram
 ROUNDING = 1e-6  # smaller differences are rounding errors
 
 
@@ -108,6 +110,55 @@ def by_horizon(scorings: Sequence[Scoring], names: Sequence[str] = ()) -> Table:
     return Table(
         "by horizon", title, ("horizon", FORECAST, "agents", "scenes", *names), tuple(rows)
     )
+
+
+def details(scorings: Sequence[Scoring]) -> Table:
+    """Means of the further columns, next to those of the recording.
+
+    "known" is the share of agents with a value: the coverage of the map, for example.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    for name in scorings[0].detail_columns:
+        if name.startswith(RECORDED) or name in DIAGRAM:
+            continue
+        for one in scorings:
+            known = one.per_agent[name].notna()
+            [predicted] = estimate(one.per_agent, [name]).estimates
+            recorded: Cell = ""
+            if RECORDED + name in one.detail_columns:
+                [recorded] = estimate(one.per_agent, [RECORDED + name]).estimates
+            counts = (int(known.sum()), float(known.mean()))
+            rows.append((name, one.label, *counts, predicted, recorded))
+    title = "most probable mode and recording: means over agents with a value (known: their share)"
+    columns = ("metric", FORECAST, "agents", "known", "predicted", "recorded")
+    return Table("details", title, columns, tuple(rows))
+
+
+def reliability_diagram(scorings: Sequence[Scoring]) -> Table:
+    """Bins of the probability of the most probable mode, and how often this mode is the nearest.
+
+    The last row of each forecast is the expected calibration error, in the last column.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    for one in scorings:
+        probability, is_nearest = (one.per_agent[name].to_numpy(float) for name in DIAGRAM)
+        nearest = np.where(is_nearest == 1.0, 0, 1)  # of a single mode
+        diagram = reliability(probability[:, None], nearest)
+        for index, agents in enumerate(diagram.agents.tolist()):
+            if agents:
+                limits = f"{diagram.limit[index]:.1f} to {diagram.limit[index + 1]:.1f}"
+                mean = float(diagram.probability[index])
+                share = float(diagram.share_right[index])
+                rows.append((limits, one.label, agents, mean, share, abs(mean - share)))
+        error = expected_calibration_error(diagram)
+        rows.append(("all", one.label, len(probability), *_means(probability, is_nearest), error))
+    title = "calibration: most probable mode, share in which it is the nearest; all: expected error"
+    columns = ("probability", FORECAST, "agents", "mean", "nearest", "gap")
+    return Table("calibration", title, columns, tuple(rows))
+
+
+def _means(*values: np.ndarray) -> list[float]:
+    return [_mean(one) for one in values]
 
 
 def paired(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,10 +55,13 @@ class ScoredBatch:
 
 
 class Columns(NamedTuple):
-    """A group of columns; `are_metrics` if they are errors, so that they have means."""
+    """A group of columns.
+
+    `kind` is "error" or "detail" for columns that have means, "other" for properties of agents.
+    """
 
     values: Callable[[ScoredBatch, Rules], dict[str, Tensor]]
-    are_metrics: bool
+    kind: Literal["error", "detail", "other"]
 
 
 def restricted(batch: SceneBatch, rules: Rules) -> SceneBatch:
@@ -164,23 +167,24 @@ def _best_of(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
 
 
 COLUMN_GROUPS: tuple[Columns, ...] = (
-    Columns(_displacement, are_metrics=True),
-    Columns(_motion, are_metrics=False),
-    Columns(_speed, are_metrics=False),
-    Columns(_best_of, are_metrics=True),
-    Columns(_horizons, are_metrics=True),
+    Columns(_displacement, "error"),
+    Columns(_motion, "other"),
+    Columns(_speed, "other"),
+    Columns(_best_of, "error"),
+    Columns(_horizons, "error"),
 )
 
 
 class Collector:
     """Collects the rows of the table of agents, and of the table of scenes of joint forecasts."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, details: Sequence[Columns] = ()) -> None:
         self.rules = rules
+        self.groups = [*COLUMN_GROUPS, *details]
         self.num_agents = 0
         self._texts = defaultdict[str, list[str]](list)
         self._numbers = defaultdict[str, list[np.ndarray]](list)
-        self._metrics: dict[str, None] = {}  # in the order of columns
+        self._names = defaultdict[str, dict[str, None]](dict)  # by kind, in the order of columns
         self._scenes = defaultdict[str, list[Any]](list)
 
     def add(self, scored: ScoredBatch) -> None:
@@ -189,15 +193,14 @@ class Collector:
         rows = counts.nonzero().tolist()
         self.num_agents += len(rows)
         self._add_names(scored, rows)
-        for group in COLUMN_GROUPS:
+        for group in self.groups:
             for name, values in group.values(scored, self.rules).items():
                 selected = values[counts].cpu().numpy()
                 if selected.dtype.kind == "f":
                     selected = selected.astype(np.float64)
                 self._numbers[name].append(selected)
-                is_probability = name.startswith("probability")
-                if group.are_metrics and not is_probability:
-                    self._metrics.setdefault(name)
+                if not name.startswith("probability"):
+                    self._names[group.kind].setdefault(name)
         if scored.forecast.is_joint:
             self._add_worlds(scored)
 
@@ -250,8 +253,13 @@ class Collector:
 
     @property
     def metric_columns(self) -> tuple[str, ...]:
-        """Names of the columns that have means."""
-        return tuple(self._metrics)
+        """Names of the columns with errors."""
+        return tuple(self._names["error"])
+
+    @property
+    def detail_columns(self) -> tuple[str, ...]:
+        """Names of the further columns that have means."""
+        return tuple(self._names["detail"])
 
 
 _KIND_NAMES = {int(kind): kind.name.lower() for kind in AgentKind}

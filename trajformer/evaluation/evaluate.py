@@ -16,6 +16,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.columns import Collector, ScoredBatch, restricted
+from trajformer.evaluation.details import detail_groups
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.evaluation.scoring import MOVING_M, Rules, Scoring
 from trajformer.models.forecaster import Forecaster, Predictor
@@ -169,7 +170,7 @@ def collect(
     from trajformer.evaluation.metrics.collection import forecast_metrics
 
     metrics = forecast_metrics().to(device)
-    collector = Collector(rules)
+    collector = Collector(rules, detail_groups(rules))
     targets = 0
     for scored in results:
         targets += int(scored.batch.observation.target_mask.sum())
@@ -187,6 +188,7 @@ def collect(
         per_agent=per_agent,
         per_scene=collector.per_scene(),
         metric_columns=collector.metric_columns,
+        detail_columns=collector.detail_columns,
         rules=rules,
         num_targets=targets,
     )

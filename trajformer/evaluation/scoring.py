@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 AgentChoice = Literal["scored", "focal", "moving", "all"]
 AGENT_CHOICES: tuple[AgentChoice, ...] = ("scored", "focal", "moving", "all")
+Detail = Literal["map", "dynamics", "overlap", "calibration", "crowd"]
+RECORDED = "recorded_"  # prefix of columns with values of the recording
 MOVING_M = 5.0  # a moving agent ends at least this far from its last observed position
 MIN_ADE = "ADE of the mode with the smallest end-point error, as in Argoverse 2"
 STEP_TOLERANCE = 1e-3  # of a step, for horizons in seconds
@@ -33,18 +35,25 @@ class Rules:
         complete: only agents whose future is recorded at every step of the horizon.
         horizons_s: seconds; errors are also taken at these shorter horizons.
         best_of: errors are also those of the best of this number of modes.
+        details: further groups of columns (`details`).
+        collision_m: metres; agents that are closer collide, in the details "crowd".
     """
 
     moving: bool = False
     complete: bool = False
     horizons_s: tuple[float, ...] = ()
     best_of: int | None = None
+    details: tuple[Detail, ...] = ()
+    collision_m: float = 0.2
 
     def check(self, scenes: DataSpec) -> None:
         """Raise TrajformerError if scenes have other units or shorter horizons."""
         if self.moving and scenes.unit != METRES:
             reason = f"the limit of {MOVING_M:g} m needs metres, lengths are in {scenes.unit}"
             raise TrajformerError(f"--agents moving: {reason}")
+        if self.details and scenes.unit != METRES:
+            reason = f"its metrics need metres, lengths are in {scenes.unit}"
+            raise TrajformerError(f"--details: {reason}")
         self.steps(scenes)
 
     def steps(self, scenes: DataSpec) -> list[int]:
@@ -107,7 +116,8 @@ class Scoring:
             distance moved in metres, manoeuvre, `future_steps` (the number of recorded future
             steps), role, city and `speed` (m/s, in the last observed step).
         per_scene: a row per scene with errors of joint forecasts; empty for other forecasts.
-        metric_columns: columns of `per_agent` that have means. Smaller is better.
+        metric_columns: columns of `per_agent` with errors, which have means. Smaller is better.
+        detail_columns: further columns of `per_agent` with means.
         rules: which agents count, and which errors are taken.
         label: name of the model or file.
         agents: kind of the forecast agents.
@@ -123,6 +133,7 @@ class Scoring:
     per_agent: pd.DataFrame
     per_scene: pd.DataFrame
     metric_columns: tuple[str, ...]
+    detail_columns: tuple[str, ...] = ()
     rules: Rules = Rules()
     label: str = ""
     agents: str = "scored"

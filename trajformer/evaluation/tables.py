@@ -69,16 +69,22 @@ def cell_text(cell: Cell) -> str:
 
 
 def as_text(table: Table) -> str:
-    """The table as lines of equal width, the first column to the left."""
+    """The table as lines, with text to the left and numbers to the right."""
+    is_text = []
+    for column in zip(*table.rows, strict=True):
+        is_text.append(all(isinstance(cell, str) for cell in column))
     lines = [list(table.columns)]
     for row in table.rows:
         lines.append([cell_text(cell) for cell in row])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = []
     for line in lines:
-        cells = [line[0].ljust(widths[0])]
-        for cell, width in zip(line[1:], widths[1:], strict=True):
-            cells.append(cell.rjust(width))
+        cells = []
+        for cell, width, to_the_left in zip(line, widths, is_text, strict=True):
+            if to_the_left:
+                cells.append(cell.ljust(width))
+            else:
+                cells.append(cell.rjust(width))
         texts.append("  ".join(cells).rstrip())
     return "\n".join(texts)
 

@@ -24,12 +24,14 @@ from support.sensor_logs import (
     write_log,
 )
 
+from data_prep.dropped import collect_dropped
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.sensor import KINDS, Argoverse2Sensor, load_log
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 
 SENSOR = Argoverse2Sensor()
+SHORT: dict[str, Any] = {"history_s": 2.0, "future_s": 2.0}
 
 
 def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
@@ -216,6 +218,31 @@ def test_a_window_without_a_sweep_at_the_last_observed_step_is_refused(tmp_path:
         with pytest.raises(SceneError, match="in the last observed step"):
             read(path, focal=focal)
         assert read(path, "010", focal=focal).num_agents == 7
+
+
+def test_windows_of_the_stretches_of_a_log(tmp_path: Path) -> None:
+    """The clock pauses by 2.53 s after step 60, and two sweeps fall on one step."""
+    rows = annotations(small_tracks())
+    pose_rows = sensor_logs.poses()
+    whole = read(write_log(tmp_path / "a" / "val" / "log-1", rows, pose_rows), "010", **SHORT)
+    for columns in (rows, pose_rows):
+        time = columns["timestamp_ns"]
+        time[time > sensor_logs.stamps(np.array([60]))[0] + 60_000_000] += 2_530_000_000
+    again = sensor_logs.stamps(np.array([20]))[0]
+    twin = take(rows, np.flatnonzero(rows["timestamp_ns"] == again))
+    twin["timestamp_ns"] = twin["timestamp_ns"] + 40_000_000
+    pose = take(pose_rows, np.flatnonzero(pose_rows["timestamp_ns"] == again))
+    pose["timestamp_ns"] = pose["timestamp_ns"] + 40_000_000
+    rows = {name: np.concatenate([rows[name], twin[name]]) for name in rows}
+    pose_rows = {name: np.concatenate([pose_rows[name], pose[name]]) for name in pose_rows}
+    path = write_log(tmp_path / "val" / "log-1", rows, pose_rows)
+    reader = Argoverse2Sensor(stride_s=1.0, **SHORT)
+    with collect_dropped() as dropped:
+        starts = [int(item.part) for item in reader.inputs(tmp_path, "val")]
+        assert scenes_equal(read(path, "010", **SHORT), whole)
+    assert starts == [0, 10, 20, 90, 100, 110]  # of steps 0 to 60 and 87 to 155
+    cause = "row: timestamp_ns: no step of 0.1 s of its own"
+    assert dropped == {(path, cause): len(twin["timestamp_ns"])}
 
 
 def test_every_category_of_the_data_set_has_a_kind() -> None:

@@ -16,6 +16,7 @@ from support.scenes import (
     with_role,
 )
 
+from data_prep.dropped import collect_dropped
 from data_prep.reader import Input
 from data_prep.readers.eth_ucy import EthUcy
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
@@ -98,6 +99,31 @@ def test_windows_do_not_span_gaps(tmp_path: Path) -> None:
     assert listed(tmp_path) == ["780", "790", "800"]
     scene = EthUcy().read(Input(path, "780"), "eth_test", tmp_path).validate()
     assert_near(scene.velocity[0], np.tile((1.0, 0.0), (T, 1)), 1e-5)
+
+
+@pytest.mark.parametrize("interval", [4, 7, 20])
+def test_parts_with_another_interval_are_counted(tmp_path: Path, interval: int) -> None:
+    path = tmp_path / "eth" / "a.txt"
+    other = Walk("2.0", straight(25, (30, 0), (1.0, 0)))
+    rows = [*lines([walk("1.0", 40)]), *lines([other], interval=interval, first=1503)]
+    write(path, rows)
+    with collect_dropped() as dropped:
+        assert len(listed(tmp_path)) == 21
+    [(cause, count)] = dropped.items()
+    assert cause == (
+        path,
+        "row: column 0 (frame): another interval than most rows, which have steps of 10",
+    )
+    assert count >= 23
+
+
+def test_rows_of_one_frame_with_different_positions_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "eth" / "a.txt"
+    rows = lines([walk("1.0", 22), Walk("2.0", straight(22, (3, 0), (1.0, 0)))])
+    write(path, [*rows, rows[4], rows[7].replace(rows[7].split()[13], "431.0")])
+    scene = EthUcy().read(Input(path, "780"), "eth_test", tmp_path).validate()
+    assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
+    assert np.flatnonzero(~scene.valid[1]).tolist() == [3]
 
 
 def test_windows_do_not_cross_files(tmp_path: Path) -> None:

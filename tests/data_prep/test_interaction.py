@@ -160,6 +160,47 @@ def test_a_car_and_a_pedestrian_may_have_one_id(raw: Path) -> None:
         assert np.array_equal(shared.agent_size[index], alone.agent_size[expected])
 
 
+def test_cases_with_bad_rows_or_a_pause_do_not_affect_others(raw: Path) -> None:
+    path = files.write_cases(
+        raw / "val" / f"{LOCATION}_val.csv", {number: traffic(40) for number in (1, 2, 3, 4)}
+    )
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines[1:], 1):
+        case, name, frame, stamp, kind, x, *rest = line.split(",")
+        if case == "2.0" and name == "1":
+            x = "nan"
+        if case == "3.0" and int(frame) > 20:
+            stamp = str(int(stamp) + 1000)
+        if case == "4.0" and name == "2" and frame == "4":
+            x = ""
+        lines[number] = ",".join([case, name, frame, stamp, kind, x, *rest])
+    path.write_text("\n".join(lines) + "\n")
+    reader = Interaction()
+    first, bad_rows, pause, one_row = reader.inputs(raw, "val")
+    whole = reader.read(first, "val", raw).validate()
+    with pytest.raises(SceneError, match=r"#2: x: empty, .* \(40 of 129 rows cannot be used\)"):
+        reader.read(bad_rows, "val", raw)
+    with pytest.raises(SceneError, match=r"#3: timestamp_ms: the clock pauses within the case"):
+        reader.read(pause, "val", raw)
+    scene = reader.read(one_row, "val", raw).validate()
+    index = agent(scene, "2")
+    assert np.flatnonzero(whole.valid[index] & ~scene.valid[index]).tolist() == [3]
+
+
+def test_no_window_reaches_over_a_pause(raw: Path) -> None:
+    path = raw / WINDOWS / LOCATION / "vehicle_tracks_000.csv"
+    files.write_recording(path, traffic(120))
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines[1:], 1):
+        cells = line.split(",")
+        if int(cells[1]) > 65:
+            cells[2] = str(int(cells[2]) + 1000)
+        lines[number] = ",".join(cells)
+    path.write_text("\n".join(lines) + "\n")
+    items = Interaction().inputs(raw, WINDOWS)
+    assert [item.part for item in items] == ["1", "11", "21", "71", "81"]
+
+
 def test_an_unknown_type_is_an_agent_without_size(raw: Path) -> None:
     trams = [
         (name, frame, "tram", *rest) for name, frame, _, *rest in walker("5", (5, 9), range(1, 41))

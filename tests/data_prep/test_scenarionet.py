@@ -167,7 +167,7 @@ def feature(key: str, change: Any) -> Damage:
     return entry("map_features", "10", key, change=change)
 
 
-def nan_at(index: int) -> Any:
+def nan_at(index: int | slice) -> Any:
     def change(values: np.ndarray) -> np.ndarray:
         changed = np.array(values, np.float64)
         changed[index] = np.nan
@@ -187,13 +187,13 @@ BROKEN: dict[str, tuple[Damage, str]] = {
     },
     "no tracks": (entry("tracks", value={}), "0 steps of all tracks, expected 1"),
     "no type": (entry("tracks", "car", "type", drop=True), rf"{CAR}type: missing, expected str"),
-    "NaN position": (
-        state("position", nan_at(3)),
-        rf"{CAR}state\.position: NaN or over 1e\+08 at a valid step",
+    "NaN positions": (
+        state("position", nan_at(slice(3, 9))),
+        rf"{CAR}state\.position: NaN, negative or over 1e\+08 at a valid step",
     ),
     "half valid": (
         state("valid", lambda v: v / 2),
-        rf"{CAR}state\.valid, length, width: .* neither 0 nor 1",
+        rf"{CAR}state\.valid: NaN, negative or over 1 at a valid step",
     ),
     "one column": (
         state("position", lambda v: v[:, 0]),
@@ -206,7 +206,10 @@ BROKEN: dict[str, tuple[Damage, str]] = {
     "a list": (state("heading", list), rf"{CAR}state\.heading: of type list, expected ndarray"),
     "another length": (entry("length", value=24), r"length: 24, metadata\.ts has 25 timestamps"),
     "a timestamp less": (ts(lambda v: v[1:]), r"length: 25, metadata\.ts has 24 timestamps"),
-    "NaN timestamp": (ts(nan_at(3)), r"metadata\.ts: a timestamp is NaN or over 1e12"),
+    "NaN timestamp": (
+        ts(nan_at(slice(3, 9))),
+        r"metadata\.ts: timestamps are NaN or over 1e12",
+    ),
     "2 Hz": (
         ts(lambda v: v * 5),
         r"metadata\.ts: 0\.5 s between steps, expected 0\.1 s \(period_s\)",
@@ -257,6 +260,18 @@ BROKEN: dict[str, tuple[Damage, str]] = {
 
 
 DETAILS: dict[str, tuple[Damage, str]] = {
+    "NaN position": (
+        state("position", nan_at(3)),
+        r"tracks: state\.position: NaN, negative or over 1e\+08 at a valid step",
+    ),
+    "a track without type": (
+        entry("tracks", "walker", "type", drop=True),
+        "tracks: type: missing, expected str",
+    ),
+    "a track of another length": (
+        entry("tracks", "walker", "state", "heading", change=lambda v: v[1:]),
+        r"tracks: state\.heading: float64 of shape \(24,\), expected numbers \[25, 1\]",
+    ),
     "unknown type": (
         entry("tracks", "walker", "type", value="UFO"),
         "tracks: unknown type 'UFO'",

@@ -23,12 +23,12 @@ class Sweeps(NamedTuple):
 
     def first_steps(self, num_steps: int, stride: int) -> list[int]:
         """First steps of the windows of `num_steps` steps: they are parts of one stretch."""
-        stop = int(self.step[-1]) + 1
-        breaks = self.step[1:][np.diff(self.stretch) > 0]
-        starts = np.arange(0, max(stop - num_steps + 1, 0), stride)
-        first = np.searchsorted(breaks, starts, "right")
-        last = np.searchsorted(breaks, starts + num_steps - 1, "right")
-        return starts[first == last].tolist()
+        _, first = np.unique(self.stretch, return_index=True)
+        begin = self.step[first]
+        end = self.step[np.append(first[1:], len(self.step)) - 1]
+        starts = np.arange(0, max(int(end[-1]) - num_steps + 2, 0), stride)
+        stretch = np.searchsorted(begin, starts, "right") - 1
+        return starts[starts + num_steps - 1 <= end[stretch]].tolist()
 
 
 def find_sweeps(row_time: np.ndarray, poses: np.ndarray, check: RowCheck) -> Sweeps:

@@ -210,6 +210,9 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         drift = (time[-1] - time[0]) / (len(time) - 1) / self.period_s - 1.0
         if error <= CLOCK_TOLERANCE * self.period_s and abs(drift) < 0.01:
             return
+        if np.isnan(time).any():
+            number = int(np.isnan(time).argmax())
+            raise SceneError(f"{path}: metadata.ts: step {number} of the window has no timestamp")
         between = f"{step.min():g} to {step.max():g} s"
         if np.ptp(step) < 1e-6:
             between = f"{step.min():g} s"

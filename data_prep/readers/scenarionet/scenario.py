@@ -1,6 +1,7 @@
 """One file of a ScenarioNet data set: tracks, map and traffic lights of a scenario."""
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from data_prep.dropped import report_dropped
 from data_prep.readers.columns import check_count
 from data_prep.readers.plain_pickle import load_plain_pickle
 from data_prep.readers.raw_file import cached_by_file
+from data_prep.readers.row_check import MAX_UNUSABLE
 from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.geometry import wrap
@@ -25,6 +27,7 @@ from trajformer.scenes.scene import (
 
 MAX_BYTES = 64 << 20  # of a file; a scenario has about 1 MB
 MAX_UNPACKED = 512 << 20  # a scenario has about 5 MB
+MAX_UNUSABLE_TRACKS = 0.5  # the largest fraction; a scene has few of them
 # A value may occur many times in a file, so its size limits none of these.
 MAX_STEPS = 10_000
 MAX_CELLS = 1_000_000
@@ -138,16 +141,17 @@ def read_scenario(path: Path) -> Scenario:
     if length != len(time):
         raise SceneError(f"{path}: length: {length}, metadata.ts has {len(time)} timestamps")
 
+    listed: Any = ()
+    if metadata.get("tracks_to_predict") is not None:
+        listed = get_value(metadata, "tracks_to_predict", dict, f"{path}: metadata.")
+    listed_ids = [str(name) for name in listed]
+    needed = [*listed_ids, str(metadata.get("sdc_id"))]
     dropped = Counter[str]()
-    kinds, states = _tracks(tracks, length, path, dropped)
-    agent_id = [str(name) for name in tracks]
+    agent_id, kinds, states = _tracks(tracks, needed, length, path, dropped)
     ego_id = _ego_id(metadata, agent_id, path)
     is_ego = np.array([name == ego_id for name in agent_id])
     # In nuScenes, the ego car's length and width are exchanged.
     states[is_ego, :, 3:5] = np.sort(states[is_ego, :, 3:5])[..., ::-1]
-    listed: Any = ()
-    if metadata.get("tracks_to_predict") is not None:
-        listed = get_value(metadata, "tracks_to_predict", dict, f"{path}: metadata.")
 
     number_of = {str(name): index for index, name in enumerate(features)}
     lanes = _map(features, number_of, path, dropped)
@@ -158,7 +162,7 @@ def read_scenario(path: Path) -> Scenario:
         time=time,
         city=city if type(city) is str else "",
         agent_id=agent_id,
-        listed=[str(name) for name in listed],
+        listed=listed_ids,
         kind=kinds,
         is_ego=is_ego,
         position=states[..., :2],
@@ -193,33 +197,53 @@ def get_timestamps(metadata: dict[str, Any], where: str) -> np.ndarray:
     is_numbers = isinstance(time, np.ndarray) and time.dtype.kind in "iuf" and time.ndim == 1
     if not is_numbers or not 2 <= len(time) <= MAX_STEPS:
         raise SceneError(f"{where}ts: expected 2 to {MAX_STEPS} timestamps")
-    if not np.abs(time).max() < 1e12:
-        raise SceneError(f"{where}ts: a timestamp is NaN or over 1e12, expected seconds")
-    return np.asarray(time, np.float64)
+    time = np.asarray(time, np.float64)
+    is_wrong = ~(np.abs(time) < 1e12)
+    if is_wrong.sum() > MAX_UNUSABLE * len(time):
+        raise SceneError(f"{where}ts: timestamps are NaN or over 1e12, expected seconds")
+    return np.where(is_wrong, np.nan, time)  # windows with such a step are refused
 
 
 # ---- tracks --------------------------------------------------------------------------------------
 
 
 def _tracks(
-    tracks: dict[Any, Any], length: int, path: Path, dropped: Counter[str]
-) -> tuple[np.ndarray, np.ndarray]:
-    """AgentKind uint8 [A] and the states float64 [A, L, 6] of all tracks.
+    tracks: dict[Any, Any],
+    needed: Collection[str],
+    length: int,
+    path: Path,
+    dropped: Counter[str],
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Ids, AgentKind uint8 [A] and states float64 [A, L, 6] of the usable tracks.
 
-    Unknown types are counted in `dropped`.
+    The others and unknown types are counted in `dropped`. SceneError: most tracks or one of the ids
+    `needed` are unusable.
     """
     check_count(len(tracks) * length, MAX_CELLS, "steps of all tracks", path)
+    agent_id = []
     kinds = []
     states = []
+    first_problem = ""
     for name, track in tracks.items():
         where = f"{path}: tracks[{one_line(str(name)[:40])}]."
-        word = get_value(track, "type", str, where)
+        try:
+            word = get_value(track, "type", str, "")
+            state = _states(get_value(track, "state", dict, ""), length, "state.", dropped)
+        except SceneError as error:
+            # A scene is not right without a target or the ego car.
+            if str(name) in needed:
+                raise SceneError(f"{where}{error}") from error
+            first_problem = first_problem or f"{where}{error}"
+            dropped[f"tracks: {error}"] += 1
+            continue
         if word not in AGENT_KINDS:
             dropped[f"tracks: unknown type {one_line(word[:40])!r}"] += 1
+        agent_id.append(str(name))
         kinds.append(AGENT_KINDS.get(word, AgentKind.UNKNOWN))
-        state = get_value(track, "state", dict, where)
-        states.append(_states(state, length, f"{where}state."))
-    return np.array(kinds, np.uint8), np.array(states)
+        states.append(state)
+    if len(states) < (1 - MAX_UNUSABLE_TRACKS) * len(tracks):
+        raise SceneError(first_problem)
+    return agent_id, np.array(kinds, np.uint8), np.array(states)
 
 
 def _ego_id(metadata: dict[str, Any], agent_id: list[str], path: Path) -> str | None:
@@ -235,10 +259,11 @@ def _ego_id(metadata: dict[str, Any], agent_id: list[str], path: Path) -> str | 
     return ego_id
 
 
-def _states(state: dict[str, Any], length: int, where: str) -> np.ndarray:
+def _states(state: dict[str, Any], length: int, where: str, dropped: Counter[str]) -> np.ndarray:
     """x, y, heading, length, width and valid of a track, float64 [L, 6].
 
-    All are zero where the track is not valid; an unknown size is zero.
+    All are zero where the track is not valid; an unknown size is zero. A few valid steps without
+    usable numbers become invalid, and are counted in `dropped`. SceneError: many are unusable.
     """
     table = np.zeros((length, 6))
     for key, field in _STATE.items():
@@ -256,14 +281,23 @@ def _states(state: dict[str, Any], length: int, where: str) -> np.ndarray:
 
     is_invalid = table[:, 5] == 0.0
     table[is_invalid] = 0.0  # invalid entries may have any value
+    max_wrong = MAX_UNUSABLE * np.count_nonzero(~is_invalid)
+    is_dropped = np.zeros(length, bool)
     for key, field in _STATE.items():
         columns = slice(field.column, field.column + field.width)
-        if not np.abs(table[:, columns]).max() <= field.limit:
-            raise SceneError(f"{where}{key}: NaN or over {field.limit:g} at a valid step")
-    if table[:, 3:].min() < 0.0 or not np.isin(table[:, 5], (0.0, 1.0)).all():
-        raise SceneError(
-            f"{where}valid, length, width: a negative size, or valid is neither 0 nor 1"
-        )
+        is_wrong = ~(np.abs(table[:, columns]) <= field.limit).all(1)  # also NaN
+        if key in ("length", "width", "valid"):
+            is_wrong |= table[:, field.column] < 0.0
+        if key == "valid":
+            is_wrong |= ~np.isin(table[:, field.column], (0.0, 1.0))
+        is_wrong &= ~is_dropped
+        if is_wrong.any():
+            cause = f"{where}{key}: NaN, negative or over {field.limit:g} at a valid step"
+            is_dropped |= is_wrong
+            if np.count_nonzero(is_dropped) > max_wrong:
+                raise SceneError(cause)
+            dropped[f"tracks: {cause}"] += int(np.count_nonzero(is_wrong))
+    table[is_dropped] = 0.0
     return table
 
 

@@ -27,7 +27,7 @@ class Steps(NamedTuple):
         step: int64 [n], from 0; for a row off the grid, the last step before it.
         stretch: int64 [n], number of the grid. Steps of different grids have no exact distance.
         is_off: bool [n], True for rows that fit no step.
-        distance: float64 [n], periods from the grid.
+        distance: float64 [n], periods from the grid; infinite for a row that fits no step.
     """
 
     step: np.ndarray
@@ -58,6 +58,7 @@ def follow(time: np.ndarray, tolerance: float) -> Steps:
             other = None
             continue
         is_off[number] = True
+        distance[number] = np.inf
         step[number] = grid.step_before(value)
         if other is None or not other.accepts(value, tolerance):
             other = _Grid(value, grid.step_before(value) + 1)
@@ -68,6 +69,7 @@ def follow(time: np.ndarray, tolerance: float) -> Steps:
             part = slice(begin, number + 1)
             step[part] = other_steps
             is_off[part] = False
+            distance[part] = 0.0
             stretch[begin:] += 1
             grid = other
             other = None

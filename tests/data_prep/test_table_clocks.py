@@ -107,6 +107,16 @@ def test_single_rows_between_two_steps_are_left_out_and_counted(tmp_path: Path) 
     assert len(scenes) == 3 and "1 of 30 rows are not used: 1 with timestamp: empty" in warning
 
 
+def test_a_row_between_two_steps_removes_no_row_on_a_step(tmp_path: Path) -> None:
+    time = seconds(20)
+    extra = np.array([0.74])  # after step 7 of the same track
+    table = in_time(rows("a", time), rows("b", time), rows("a", extra))
+    scenes, note = scenes_of(tmp_path, table)
+    assert all(scene.valid.all() for scene in scenes.values())
+    assert len(scenes) == 2
+    assert "1 of 41 rows are not used" in note
+
+
 def test_many_agents_with_their_own_jitter_share_a_grid(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     tracks = []

@@ -52,16 +52,18 @@ def read_csv(
         the table; the number of lines with too few or too many cells, which are left out.
     """
     number_names = [*numbers, *optional]
-    lost: list[int] = []
+    num_lost = 0
 
     def skip(row: pa_csv.InvalidRow) -> str:
-        lost.append(row.actual_columns)
+        nonlocal num_lost
+        num_lost += 1
         return "skip"
 
     parsing = pa_csv.ParseOptions(invalid_row_handler=skip)
 
     def read(data: bytes, kinds: dict[str, pa.DataType]) -> pa.Table:
-        lost.clear()
+        nonlocal num_lost
+        num_lost = 0
         options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
         return pa_csv.read_csv(pa.BufferReader(data), READ_OPTIONS, parsing, options)
 
@@ -81,11 +83,11 @@ def read_csv(
                 table = table.set_column(index, name, _numbers_of_words(table[name]))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: {one_line(error)}") from error
-    if lost and not len(table):
+    if num_lost and not len(table):
         count = f"expected {len(names)} as in the first line"
         raise SceneError(f"{path}: all lines have another number of columns, {count}")
     check_types(table, number_names, text, path)
-    return table, len(lost)
+    return table, num_lost
 
 
 def _numbers_of_words(column: pa.ChunkedArray) -> pa.Array:

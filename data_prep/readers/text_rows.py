@@ -129,7 +129,7 @@ def _text(path: Path) -> tuple[str, bool]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         problem = one_line(error)
-        text = data.decode("utf-8", "surrogateescape")
+        text = data.decode("utf-8-sig", "surrogateescape")
     if "\0" in text:  # a lost block; the remains of the lines around it may look like a valid line
         problem = problem or "it has zero bytes"
         raise SceneError(f"{path}: not a readable text file: {problem}")

@@ -103,6 +103,19 @@ def test_errors_by_horizon_equal_a_direct_computation(
     assert (agents.minADE3 >= agents.ADE3).all()  # separate minima
 
 
+@pytest.mark.parametrize(
+    ("model", "k"), [("constant_velocity", 6), ("constant_velocity_sampled", 20)]
+)
+def test_the_best_of_a_usual_number_of_modes_also_has_separate_minima(
+    scenes: SceneStore, model: str, k: int
+) -> None:
+    rules = Rules(best_of=k, horizons_s=(1.0,))
+    agents = evaluate(load_predictor(model), scenes, rules=rules).per_agent
+    assert agents.columns.is_unique
+    assert (agents[f"ADE{k}"] <= agents[f"minADE{k}"]).all()
+    np.testing.assert_array_equal(agents[f"FDE{k}"], agents[f"minFDE{k}"])
+
+
 def test_horizons_that_the_scenes_do_not_have(scenes: SceneStore, predictor: Predictor) -> None:
     cases = {3.0: "expected 0.1 s to 1.2 s", 0.55: "expected a multiple of the scenes' period"}
     for horizon_s, message in cases.items():

@@ -140,9 +140,14 @@ def _horizons(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
     return columns
 
 
+def usual_counts(forecast: Forecast) -> list[int]:
+    """The numbers of modes of the usual metrics: 1, 6, and 20 if there are 20 modes."""
+    return [k for k in KS if k <= max(forecast.num_modes, 6)]
+
+
 def counts_of_modes(forecast: Forecast, rules: Rules) -> list[int]:
-    """The numbers of modes of the metrics: 1, 6, 20 if there are 20 modes, and `best_of`."""
-    counts = [k for k in KS if k <= max(forecast.num_modes, 6)]
+    """The usual numbers of modes, and `best_of`."""
+    counts = usual_counts(forecast)
     if rules.best_of is not None and rules.best_of not in counts:
         counts.append(rules.best_of)
     return counts
@@ -160,7 +165,9 @@ def _best_of(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
     errors = agent_errors(scored.forecast, truth.position, truth.valid).most_probable(k)
     best = best_end(errors)
     minima = separate_minima(errors)
-    columns = {f"{name}{k}": best[name] for name in NAMES}
+    columns = {}
+    if k not in usual_counts(scored.forecast):  # those are columns of `_displacement`
+        columns = {f"{name}{k}": best[name] for name in NAMES}
     for name in ("ADE", "FDE"):
         columns[f"{name}{k}"] = minima[name]
     return columns

@@ -39,6 +39,13 @@ def test_all_files_of_a_valid_folder_are_used(tmp_path: Path, name: str) -> None
     assert problems(reader, raw) == {}
 
 
+def test_the_arguments_of_a_simulation_are_no_unused_file(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    reader = FOLDERS["argoverse2"](raw)
+    (raw / "arguments.json").write_text("{}")
+    assert problems(reader, raw) == {}
+
+
 # By reader: a file that is copied, and a place in which the reader does not look.
 MISPLACED = {
     "argoverse1": ("*/data/1.csv", "loose.csv"),

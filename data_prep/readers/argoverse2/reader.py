@@ -78,9 +78,12 @@ class Argoverse2(StagedReader):
         return inputs
 
     def belongs(self, raw: Path, path: Path) -> bool:
-        """Whether a file is the map of a scenario, or has the futures of the test split."""
-        is_released = path.parent == raw and path.name in FILES
-        return is_released or path.name == f"log_map_archive_{path.parent.name}.json"
+        """Whether a file is the map of a scenario, or belongs to the folder.
+
+        Such files have the futures of the test split, or the arguments of `trajformer synthesize`.
+        """
+        is_of_folder = path.parent == raw and path.name in (*FILES, "arguments.json")
+        return is_of_folder or path.name == f"log_map_archive_{path.parent.name}.json"
 
     def stages(self, item: Input, split: str, raw: Path) -> Generator[None, None, Scene]:
         """Read one scenario in stages, see `Reader.read`."""

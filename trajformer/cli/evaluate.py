@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
@@ -12,9 +11,6 @@ from trajformer.cli.forecasters import add_forecasters, load_forecaster, sources
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
 from trajformer.errors import TrajformerError
-
-if TYPE_CHECKING:
-    from trajformer.evaluation.scoring import Scoring
 
 
 def parser() -> Parser:
@@ -42,14 +38,15 @@ def run(args: Namespace) -> None:
     check_outputs(args, json="json", csv="csv", markdown="md")
     groups_by(args)  # an unknown group is an error before the work
     rules = rules_of(args)
-    scorings: list[Scoring] = []
-    for source in sources(args):
-        scenes, predictor = load_forecaster(args, source, "evaluate")
-        one = evaluate(predictor, scenes, rules=rules, batch_size=args.batch_size, progress=bars())
-        scorings.append(replace(one, label=str(source), agents=args.agents))
-    names = [one.label for one in scorings]
+    names = [str(source) for source in sources(args)]
     if len(set(names)) < len(names):
         raise TrajformerError(f"--checkpoint {' '.join(names)}: give different ones")
+    # all are loaded before the first one is scored, so that an error costs no time
+    loaded = [load_forecaster(args, source, "evaluate") for source in sources(args)]
+    scorings = []
+    for name, (scenes, predictor) in zip(names, loaded, strict=True):
+        one = evaluate(predictor, scenes, rules=rules, batch_size=args.batch_size, progress=bars())
+        scorings.append(replace(one, label=name, agents=args.agents))
     baseline = None
     if args.against is not None:
         baseline = read_file(args, scenes, args.against, bars())

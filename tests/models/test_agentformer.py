@@ -101,7 +101,10 @@ def test_zero_offsets_are_standing_agents_or_constant_velocity(steps: int) -> No
 
 def test_futures_of_absent_agents_are_not_attended_to() -> None:
     model = random_model(TINY)
-    context, z = context_and_latents(model, collate(different_scenes()[:1]).observation)
+    observation = collate(different_scenes()[:1]).observation
+    age = observation.age.clone()
+    age[:, -2:] = 2.0  # seconds
+    context, z = context_and_latents(model, replace(observation, age=age))
     absent = ~context.present
     assert absent.sum() == 2
     expected = model.decoder.rollout(z, context, 6)

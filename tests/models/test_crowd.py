@@ -64,11 +64,14 @@ def test_only_neighbors_within_the_radius_have_an_influence(model: CrowdForecast
     far = line((0, 40), (0.3, 0))
     approaching = line((0, 2 + 9 * 0.3), (0.3, -0.3))  # to the last position of `near`
     lost = near.copy()
-    lost[-1] = np.nan
+    lost[1:] = np.nan  # it was seen .9 s ago
 
     alone = forecast(model, walkers(first))
     assert torch.allclose(forecast(model, walkers(first, far)), alone, atol=1e-5)
-    assert torch.allclose(forecast(model, walkers(first, lost)), alone, atol=1e-5)
+    with_lost = walkers(first, lost)
+    assert not torch.allclose(forecast(model, with_lost), alone, atol=1e-5)
+    long_lost = replace(with_lost, age=2 * with_lost.age)
+    assert torch.allclose(forecast(model, long_lost), alone, atol=1e-5)
     parallel = forecast(model, walkers(first, near))
     assert not torch.allclose(parallel, alone, atol=1e-4)
     towards = forecast(model, walkers(first, approaching))

@@ -38,7 +38,10 @@ def scenes() -> Observation:
     valid[0, 1, 8:] = False
     valid[0, 6, :8] = False
     valid[1, 2, 4] = False
-    return replace(batch, valid=valid)
+    # Only some lost agents are still present.
+    age = batch.age.clone()
+    age[0, 5] = 2.0
+    return replace(batch, valid=valid, age=age)
 
 
 def nearest_nodes(position: Tensor, nodes: Tensor, visible: Tensor, count: int) -> Tensor:
@@ -57,7 +60,7 @@ def expected_keys(batch: Observation, lanes: Tensor, times: list[int]) -> dict[i
     for b in range(batch.num_scenes):
         for t, time in enumerate(times):
             first = (b * len(times) + t) * num_agents  # node of agent 0 in this step
-            visible = batch.valid[b, :, time] & batch.valid[b, :, -1]
+            visible = batch.valid[b, :, time] & batch.present[b]
             for a in range(num_agents):
                 position = batch.position[b, a, time]
                 agents = nearest_nodes(position, batch.position[b, :, time], visible, 4)

@@ -42,7 +42,7 @@ from trajformer import cli
 record(Path(os.environ["NOTES"]), os.environ["STOP"])
 sys.exit(cli.main())
 """
-NO_AUGMENTATION = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0)
+NO_AUGMENTATION = AugmentConfig(flip=0.0, agent_dropout=0.0, history_mask=0.0, lost=0.0)
 Notes = list[tuple[int, int, int, list[str]]]  # epoch, step, process, scenes
 Run = tuple[Path, Notes]
 

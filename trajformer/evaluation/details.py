@@ -22,7 +22,6 @@ from trajformer.evaluation.metrics.boxes import overlaps
 from trajformer.evaluation.metrics.crowd import crowd_metrics, recorded_collisions
 from trajformer.evaluation.metrics.displacement import MANY_MODES
 from trajformer.evaluation.metrics.map_compliance import SceneMap, compliance
-from trajformer.evaluation.metrics.plausibility import dynamics
 from trajformer.evaluation.scoring import RECORDED, Detail, Rules
 from trajformer.scenes.scene import Scene
 
@@ -117,6 +116,9 @@ def _map(paths: ScenePaths, rules: Rules) -> Values:
 
 def _dynamics(paths: ScenePaths, rules: Rules) -> Values:
     """The largest acceleration, yaw rate and jerk of each agent with a complete future."""
+    # imports torchmetrics, which takes seconds
+    from trajformer.evaluation.metrics.plausibility import dynamics
+
     is_complete = np.asarray(paths.valid.all(1))[:, None, None]
     truth = np.where(is_complete, paths.truth, np.nan)
     best = np.where(is_complete, paths.of_best(paths.modes), np.nan)

@@ -51,8 +51,8 @@ def _example_scene(seed: int, count: int, num_history: int, num_future: int) -> 
     valid = rng.random((count, len(time))) > 0.2
     valid[:3] = True
     valid[3:, -num_future - 1] = True
-    # Agent 1, a target, is not seen in its second step, and lost before the last observed step.
-    valid[1, 1] = False
+    # Agent 1, a target, is not seen in its third step, and lost before the last observed step.
+    valid[1, 2] = False
     valid[1, num_history - 3 : num_history] = False
 
     angle = rng.uniform(-np.pi, np.pi, _LANES)

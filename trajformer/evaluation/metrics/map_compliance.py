@@ -40,9 +40,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trajformer.evaluation.metrics.plausibility import MOVING_M_S, OFF_LANE_M
 from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
 
+MOVING_M_S = 1.0  # slower agents have no direction that could turn
+OFF_LANE_M = 3.0  # between half of a lane and a whole one
 AGAINST_RAD = math.radians(120)
 AGAINST_SHARE = 0.5
 OFF_ROAD_M = 0.3

@@ -21,11 +21,10 @@ from torchmetrics import Metric
 
 from trajformer.data.batch import SceneBatch
 from trajformer.data.forecast import Forecast
+from trajformer.evaluation.metrics.map_compliance import MOVING_M_S, OFF_LANE_M
 from trajformer.scenes.scene import PolylineKind
 
 CUT_OFF_S = 2.0
-MOVING_M_S = 1.0  # slower agents have no direction that could turn
-OFF_LANE_M = 3.0  # between half of a lane and a whole one
 QUANTILE = 0.99
 _MAX_VALUES = 1 << 20  # of the distances from points to segments in memory
 _RECORDED = "recorded_"  # prefix of the metrics of the recordings

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeAlias
 
-MAX_CAUSES = 20  # of one file; a hostile file may have any number of them
+MAX_CAUSES = 20  # of one file; a hostile file may have any number
 OTHERS = "other details"
 Dropped: TypeAlias = dict[tuple[Path, str], int]  # number of details by file and cause
 _COLLECTED: ContextVar[Dropped | None] = ContextVar("_COLLECTED", default=None)

@@ -367,7 +367,7 @@ def _check_heading(motion: _Motion, where: object) -> None:
         cause = "degrees, or another zero?"
         raise SceneError(_message(is_common, f"{problem}{{share}}: {cause} {remedy}", where))
 
-    # Some vehicles reverse, but not most of them, and one or two do so slowly.
+    # A minority of vehicles may reverse, and one or two do so slowly.
     is_reversed = size > REVERSE_DEGREES
     is_wrong = (size > MAX_ERROR_DEGREES) & ~is_reversed
     speed = motion.path / (motion.is_used.sum(1) * motion.span_s)

@@ -201,7 +201,7 @@ def _start_settings() -> Iterator[None]:
 
     It ignores Ctrl-C, which its parent handles. It has no threads for matrix products: readers need
     none, and they take a tenth of the start. Ctrl-C and termination wait for the end of the block:
-    a process whose parent ends while it starts it prints a traceback.
+    a process prints a traceback if its parent ends while starting it.
     """
     late_signals: list[int] = []
     handlers = {}

@@ -1,6 +1,6 @@
 """Files of a raw folder that no reader uses, as inputs with a problem: they are listed as skipped.
 
-A table in a sub-folder, a compressed copy, or lanes of another format must not be left out
+A table in a sub-folder, a compressed copy, or lanes in a different format must not be left out
 silently.
 """
 

@@ -276,7 +276,7 @@ def usable_numbers(
 
 
 def drop_numbers(values: np.ndarray, name: str, limit: float, check: RowCheck) -> None:
-    """Drop the rows whose value, float64 [R], is NaN or above the limit either way."""
+    """Drop the rows with a value, float64 [R], that is NaN or above the limit either way."""
 
     def problem(row: int) -> str:
         if np.isfinite(values[row]):
@@ -464,7 +464,7 @@ def groups(column: Column) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 def rows_between(values: np.ndarray, low: int, high: int) -> slice:
-    """The rows whose values, ascending int64 [n], are at least `low` and below `high`."""
+    """The rows with values, ascending int64 [n], of at least `low` and below `high`."""
     begin, end = np.searchsorted(values, (low, high)).tolist()
     return slice(begin, end)
 

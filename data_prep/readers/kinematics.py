@@ -4,14 +4,14 @@
 ones.
 
 **Velocity.** Several models of the last two seconds are fitted, with larger weights for recent
-positions. An agent in motion follows a parabola. An agent that stands has kept its position for
+positions. An agent in motion follows a parabola. A standing agent has kept its position for
 some time, from 0 s to the whole window; before, it was in motion, too. The velocity is the mean of
 all models, weighted by their probabilities, in which the unknown noise is integrated out. With a
 parabola alone, agents that have braked to a stop go backwards, and parked ones walk.
 `tools/research/check_estimates.py` measures the errors.
 
 **Heading.** At some speed, the tangent of the fit is the best heading. An agent in slow motion has
-the direction of its last 2.5 m. An agent that stands keeps its heading, however long it stands. A
+the direction of its last 2.5 m. A standing agent keeps its heading for any time. A
 vehicle that reverses faces its direction of travel: rules that recognize reversing were wrong more
 often than right on recorded tracks with noise.
 """
@@ -250,7 +250,7 @@ def _fit_velocity(window: np.ndarray, ahead: np.ndarray, period_s: float) -> np.
     probability /= probability.sum(0)
     velocity[slow] *= probability[0][:, None]
 
-    # Within the look-ahead, an agent that stands later may be in motion.
+    # Within the look-ahead, an agent may be in motion before it stops.
     early = np.flatnonzero(ahead[slow] > 0)
     until_stop = ahead[slow[early]] - stand[:, None]
     speed_before = -stop[:, 0][..., early] - stop[:, 1][..., early] * until_stop
@@ -286,7 +286,7 @@ def _fit(
     """Weighted least squares with the functions 1, t and t^2 / 2, for S functions t.
 
     `window` is [3, W, N] as in `_fit_velocity`, `time` [S, W] and `weight` [W] are of its steps,
-    and `penalty` [2, S] is that of the squared coefficients of t and t^2 / 2.
+    and `penalty` [2, S] multiplies the squared coefficients of t and t^2 / 2.
 
     Returns:
         the coefficients of t and t^2 / 2, [2 (x, y), 2, S, N], and the sums of the squared

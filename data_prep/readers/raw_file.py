@@ -97,7 +97,7 @@ _FORMATS = {
 def open_table(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
     """The bytes of a regular file for a library that parses tables; gzip is unpacked.
 
-    Raises OSError or ValueError: as `read_file` or `read_gzip`, or a file of another format.
+    Raises OSError or ValueError: as `read_file` or `read_gzip`, or the file has a different format.
     """
     with open_file(path, max_bytes) as file:
         head = file.read(8)

@@ -18,7 +18,7 @@ from trajformer.scenes.scene import PolylineKind
 class VectorMap:
     """M polylines with P points in total, and E edges between polylines.
 
-    The fields are those of `Scene`, but points are float64 metres in the city frame.
+    The fields are as in `Scene`, but points are float64 metres in the city frame.
     """
 
     polyline_id: np.ndarray  # int64 [M]

@@ -184,7 +184,7 @@ def _connector(index: int, source: Arm, target: Arm, first: Lane, last: Lane) ->
     half_width = 0.5 * (first.width + (last.width - first.width) * along / along[-1])
     left = offset(center, heading, half_width)
     right = offset(center, heading, -half_width)
-    # The boundaries join those of the lanes on the roads exactly.
+    # The boundaries join the boundaries of the lanes on the roads exactly.
     left[0] = first.left[-1]
     left[-1] = last.left[0]
     right[0] = first.right[-1]

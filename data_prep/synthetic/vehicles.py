@@ -64,7 +64,7 @@ def populate(network: Network, rng: np.random.Generator) -> tuple[Fleet, Paths]:
     starts = _random_starts(network, rng)
     count = len(starts)
 
-    # A route for each vehicle, then alternatives with a lane change for some of them.
+    # A route for each vehicle, then alternatives with a lane change for some vehicles.
     routes = [random_route(network, rng, start.lane, start.edge) for start in starts]
     drivers = list(range(count))  # of each route
     other = np.full(count, -1, dtype=np.int64)

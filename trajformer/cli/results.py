@@ -267,7 +267,7 @@ def json_content(
     groups: dict[str, pd.DataFrame],
     num_skipped: int,
 ) -> dict[str, Any]:
-    """The metrics of a scoring, or a list of those of several, and all tables by name."""
+    """The metrics of a scoring, or a list of several metrics, and all tables by name."""
     from trajformer.evaluation.tables import as_plain
 
     results = []

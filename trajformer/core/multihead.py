@@ -14,7 +14,7 @@ from trajformer.errors import TrajformerWarning
 
 
 class RecordedLayer(nn.Module):
-    """An attention layer whose weights `recorded_weights` can record.
+    """An attention layer with weights that `recorded_weights` can record.
 
     Attributes:
         recorded: receives the weights of each call inside the context, otherwise None.

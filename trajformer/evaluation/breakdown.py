@@ -113,7 +113,7 @@ def by_horizon(scorings: Sequence[Scoring], names: Sequence[str] = ()) -> Table:
 
 
 def details(scorings: Sequence[Scoring]) -> Table:
-    """Means of the further columns, next to those of the recording.
+    """Means of the further columns, next to the means of the recording.
 
     "known" is the share of agents with a value: the coverage of the map, for example.
     """

@@ -154,7 +154,7 @@ def counts_of_modes(forecast: Forecast, rules: Rules) -> list[int]:
 
 
 def _best_of(scored: ScoredBatch, rules: Rules) -> dict[str, Tensor]:
-    """Errors of the best of `best_of` modes: those of `best_end`, and separate minima.
+    """Errors of the best of `best_of` modes, by `best_end`, and separate minima.
 
     The latter, ADE and FDE, are the rule of ETH/UCY.
     """

@@ -57,7 +57,7 @@ def run_scenes(
 
     The model is put into evaluation mode: dropout would make forecasts random and worse. Warns
     once if scenes have no map and the training scenes had maps, and the reverse, and if the batch
-    settings are not those of the model. Raises TrajformerError: the model does not fit the scenes
+    settings differ from the model's. Raises TrajformerError: the model does not fit the scenes
     (another clock, for example), scenes have different clocks, or a forecast has wrong shapes, NaN
     or infinity.
     """

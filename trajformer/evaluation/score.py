@@ -1,6 +1,6 @@
 """Score forecasts of any origin: match them with recorded scenes, and list what does not fit.
 
-The record is the same as that of a model. Positions are float64 here, so errors equal those of
+A model has the same record. Positions are float64 here, so errors equal those of
 other scorers to the precision of the recorded positions.
 """
 

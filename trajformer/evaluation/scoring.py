@@ -34,7 +34,7 @@ class Rules:
         moving: only agents that end at least `MOVING_M` metres from their last observed position.
         complete: only agents whose future is recorded at every step of the horizon.
         horizons_s: seconds; errors are also taken at these shorter horizons.
-        best_of: errors are also those of the best of this number of modes.
+        best_of: also compute errors of the best of this number of modes.
         details: further groups of columns (`details`).
         collision_m: metres; agents that are closer collide, in the details "crowd".
     """

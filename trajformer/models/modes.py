@@ -1,6 +1,6 @@
 """Selection and scoring of a forecast's modes.
 
-- `endpoint_nms` selects modes whose end points are apart (mmTransformer).
+- `endpoint_nms` selects modes with distant end points (mmTransformer).
 - `consensus` scores modes by their expected end-point error.
 - `coverage` orders equally likely samples such that the first ones represent all samples.
 - `aggregate` merges modes (Wayformer).

@@ -93,7 +93,7 @@ def motion_vectors(observation: Observation, steps: int = 1) -> tuple[Tensor, Te
 
 
 def last_velocity(observation: Observation) -> Tensor:
-    """Velocities [B, A, 2] at the present, those of lost agents when they were seen last."""
+    """Velocities [B, A, 2] at the present; a lost agent has its last recorded velocity."""
     return observation.velocity[:, :, -1] * observation.valid[:, :, -1:]
 
 

@@ -77,7 +77,7 @@ def draw_frames(content: Content, options: PictureOptions) -> Iterator[np.ndarra
 
 
 def _with_gid(figure: Figure, prefixes: tuple[str, ...]) -> list[Artist]:
-    """Artists in the axes with a gid that begins so, without those of the legend."""
+    """Artists in the axes with a gid that begins so, except artists of the legend."""
     found = []
     for artist in figure.axes[0].get_children():
         if str(artist.get_gid()).startswith(prefixes):

@@ -179,7 +179,7 @@ def probability_labels(
 ) -> list[Label]:
     """Labels of end points with probabilities, the most probable first, in the agents' colors.
 
-    If there is a main forecast (`main_forecast`), they are those of all its modes, otherwise the
+    If there is a main forecast (`main_forecast`), they belong to all its modes, otherwise the
     best mode of each agent. More than `MAX_LABELED` agents have no labels.
     """
     main = main_forecast(scene, forecasts)

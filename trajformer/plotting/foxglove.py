@@ -88,7 +88,7 @@ def scene_records(scene: Scene, forecasts: Sequence[AgentForecast]) -> Iterator[
     update, poses = "foxglove.SceneUpdate", "foxglove.PosesInFrame"
     yield Record("/tf", "foxglove.FrameTransform", 0.0, _transform(scene))
     yield Record("/map", update, 0.0, _update(_map_entities(scene)))
-    yield Record("/forecasts", update, 0.0, _update([]))  # without those of the scene before
+    yield Record("/forecasts", update, 0.0, _update([]))  # removes earlier forecasts
     for step in range(scene.num_steps):
         time_s = step * scene.period_s
         agents = np.flatnonzero(scene.valid[:, step]).tolist()

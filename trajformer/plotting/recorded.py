@@ -260,7 +260,7 @@ def draw_agents(
 ) -> Axes:
     """Draw every agent that is valid at step H - 1, its history, and recorded futures.
 
-    Recorded futures are those of scored agents and of the agents `futures` (indices). Agents of
+    Scored agents and the agents `futures` (indices) have recorded futures. Agents of
     `futures` that were observed only earlier are drawn hollow where they were last seen. `colors`
     and `future_colors` by index of the agent replace the color of its group. Agents that would be
     too small to see are enlarged. Artists have the gids "boxes:<group>" and "trails:<group>"

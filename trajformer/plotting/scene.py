@@ -99,7 +99,7 @@ def plot_scene(
     """Draw a scene, with or without map and future, into a new figure, which notebooks show.
 
     The forecasts are the content of a forecast file, or the output of a model for a `batch` that
-    contains the scene. The other arguments are those of `PictureOptions`.
+    contains the scene. The other arguments are as in `PictureOptions`.
 
     Raises TrajformerError: a forecast is for another scene, for an unknown agent or has another
     horizon, or an agent of `agents` is not in the scene. ValueError: the output of a model is given
@@ -295,7 +295,7 @@ def _draw_modes(ax: Axes, content: Content, options: PictureOptions) -> None:
 
 
 def _text_colors(scene: Scene, colors: Colors) -> dict[int, str]:
-    """Colors of texts by agent; those of the focal agent are orange like its modes."""
+    """Colors of texts by agent; the focal agent has orange texts like its modes."""
     texts = dict(colors.future)
     for agent in texts:
         if scene.agent_role[agent] == AgentRole.FOCAL:

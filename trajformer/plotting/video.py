@@ -81,7 +81,7 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], times: np.ndarray) -> N
 
 
 def _palette(picture: np.ndarray) -> np.ndarray:
-    """Colors uint8 [n, 3] for all frames: those of agents, and the most frequent mixtures."""
+    """Colors uint8 [n, 3] for all frames: colors of agents, and the most frequent mixtures."""
     exact = (style.PAPER, style.INK, style.SCORED, style.CONTEXT_FACE, *style.AGENT_COLORS)
     of_agents = np.array([to_rgb(color) for color in exact]) * 255
     mixtures = Image.fromarray(picture).quantize(_COLORS - len(exact)).getpalette()

@@ -86,7 +86,7 @@ def load_checkpoint(
 def recipe_of(path: Path | str, content: dict[str, Any], recipe: type[R]) -> R:
     """The recipe in the content of a checkpoint.
 
-    Raises CheckpointError: it is of another task, or its fields are not those of this software.
+    Raises CheckpointError: it is for a different task, or this software has other fields.
     """
     expected: Any = recipe
     try:

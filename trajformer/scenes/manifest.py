@@ -123,7 +123,7 @@ def _record_checksums(root: Path) -> dict[str, str]:
 
 
 def _describe_shard(path: Path, sha256: str = "") -> tuple[ShardEntry, ShardInfo]:
-    """The entry of a shard, whose checksum may be known, and its metadata."""
+    """The entry of a shard and its metadata; its checksum may be known already."""
     # The checksum comes first: a disk failure raises an error here, but it kills the process when
     # mapped memory is read.
     sha256 = sha256 or checksum(path)
@@ -395,7 +395,7 @@ def _summary_problems(
     manifest: Manifest,
     shards: Mapping[str, list[tuple[ShardEntry, ShardInfo]]],
 ) -> list[str]:
-    """Problems of a manifest whose shards are as listed: totals, records, and the text itself."""
+    """Problems of a manifest with the listed shards: totals, records, and the text itself."""
     path = root / MANIFEST
     problems = []
     for split, entry in manifest["splits"].items():

@@ -217,7 +217,7 @@ def move(module: Module) -> Module:
 
 @contextmanager
 def cpu_generators() -> Iterator[None]:
-    """Generators of the device are those of the CPU; PyTorch has none for devices in Python."""
+    """Generators of the device are CPU generators; PyTorch has none for devices in Python."""
     make = torch.Generator
     with patch("torch.Generator", lambda device="cpu": make()):
         yield

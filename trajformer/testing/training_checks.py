@@ -167,7 +167,7 @@ def check_float16(model: Forecaster, batch: SceneBatch) -> None:
 
 
 def check_device(model: Forecaster, batch: SceneBatch) -> None:
-    """On a simulated accelerator, forecast, loss and gradients are those of the CPU.
+    """On a simulated accelerator, forecast, loss and gradients are the same as on the CPU.
 
     The host does not wait for the device, unless the model declares `waits_for_device`.
     """

@@ -204,7 +204,7 @@ def build_trainer(
 ) -> L.Trainer:
     """Lightning's trainer for a recipe.
 
-    The logs in `out` keep the first `completed_steps` steps, which are those of the checkpoint.
+    The logs in `out` keep the first `completed_steps` steps, the number in the checkpoint.
     Raises TrajformerError: the accelerator or the number of devices is not available.
     """
     config = module.config.trainer

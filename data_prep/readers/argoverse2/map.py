@@ -179,7 +179,7 @@ def _link_keys(lanes: Collection[_Lane], num_polylines: int) -> list[int]:
 
 
 def _decode(data: bytes) -> _Archive | None:
-    """The entries of a map file; None if one of them cannot be used."""
+    """The entries of a map file; None if an entry cannot be used."""
     try:
         archive = _decoder.decode(data)
     except msgspec.ValidationError:

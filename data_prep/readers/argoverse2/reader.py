@@ -31,7 +31,7 @@ _KINDS = {kind.name.lower(): int(kind) for kind in AgentKind}
 _ROLES = np.array(  # by `object_category`: fragment, unscored, scored, focal
     [AgentRole.CONTEXT, AgentRole.CONTEXT, AgentRole.SCORED, AgentRole.FOCAL], np.uint8
 )
-_ROLES_NEEDED = 2  # the first category of tracks whose rows must all be usable
+_ROLES_NEEDED = 2  # all rows of tracks of this category and above must be usable
 # Limits are about a hundred times the usual size.
 MAX_TRACKS = 5_000
 _BOUNDS = columns.ParquetBounds(file_bytes=16 << 20, num_bytes=64 << 20, rows=200_000)

@@ -61,9 +61,9 @@ def find_sweeps(row_time: np.ndarray, poses: np.ndarray, check: RowCheck) -> Swe
 def _on_grid(
     times: np.ndarray, sweep: np.ndarray, used: np.ndarray, check: RowCheck
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sweeps of `used` with a step of their own, their steps and their stretches, int64.
+    """Sweeps of `used` with no other sweep on their step, and their steps and stretches, int64.
 
-    The rows of the others are dropped. `times` are those of all sweeps, `sweep` is the sweep of
+    The rows of the others are dropped. `times` belong to all sweeps, `sweep` is the sweep of
     each row, int64 [n].
     """
     known = times[used]

@@ -140,7 +140,7 @@ def _has_wrong_period(
 def repeats_step(
     group: np.ndarray, track: np.ndarray, time: np.ndarray, steps: Steps
 ) -> np.ndarray:
-    """Rows whose track has a row nearer to the same step, at another time; bool [n].
+    """Rows for which the track has a row nearer to the same step, at another time; bool [n].
 
     Rows are in order of recordings (`group`, int64 [n]) and time (float64 [n], in periods). Rows of
     a track with one time are duplicates, which are not changed here.

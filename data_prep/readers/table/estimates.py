@@ -69,7 +69,7 @@ def _estimate_without_outliers(
 ) -> Motion:
     """`estimate_rows`, but single outliers only change the estimate of their own row.
 
-    Otherwise one wrong position would turn an agent that stands for the rest of the recording. A
+    Otherwise one wrong position would turn a parked agent for the rest of the recording. A
     row is known to be an outlier at the next row, so that estimates still depend on earlier rows
     only.
     """

@@ -40,7 +40,7 @@ def resample(
     """Positions, headings and velocities of each track at all steps between two of its rows.
 
     `group` (int64 [m]) is the recording of each row and `time` (float64 [m]) its time in periods.
-    Nothing is extrapolated. Text is that of the row before. Two rows of a track at one time stay
+    Nothing is extrapolated. Text comes from the row before. Two rows of a track at one time stay
     two rows of a step, or one with `keep_first`. Raises SceneError: too many steps.
     """
     track = columns.code["track_id"]

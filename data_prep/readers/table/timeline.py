@@ -277,7 +277,7 @@ class Timeline:
         return clock_problem(clock, self.time[rows], track[self.row[rows]], names, off)
 
     def interval_problem(self, index: int, interval: float) -> str:
-        """The problem of a recording whose steps with rows are `interval` apart."""
+        """The problem of a recording with an interval of `interval` between steps with rows."""
         start = f"most steps are missing: steps with rows are {interval:g} apart"
         if self._name == "step":
             return f"{start}; --step-interval {interval * self._per_period:g} fits"

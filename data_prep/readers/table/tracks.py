@@ -173,7 +173,7 @@ class TableTracks:
     def words(self, name: str, meaning: Mapping[str, int]) -> np.ndarray:
         """Values uint8 [A] of a text column, the meaning of one word of each agent.
 
-        The word is that of the last observed step, or of the first step of an agent that was not
+        It is in the row of the last observed step, or of the first step of an agent that was never
         observed.
         """
         if name not in self.columns.word:

@@ -149,7 +149,7 @@ def _used_rows(timeline: Timeline) -> _Rows:
 
 
 def _twins(group: np.ndarray, step: np.ndarray, track: np.ndarray) -> np.ndarray:
-    """Rows whose track has an earlier row for the step, bool [n]; all arguments are [n]."""
+    """Rows for which the track has an earlier row for the step, bool [n]; all arguments are [n]."""
     is_twin = np.zeros(len(step), bool)
     order = np.lexsort((track, step, group))
     keys = np.stack([group, step, track])[:, order]

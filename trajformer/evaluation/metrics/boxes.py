@@ -5,7 +5,7 @@ heading. Two boxes overlap if they have an inner point in common, so that boxes 
 not overlap (separating axis theorem; Gottschalk et al. 1996, "OBBTree", section 5). The time
 between two steps is not checked.
 
-Sizes are those of the scene. Where a scene has none, the sizes of `ASSUMED_SIZE_M` are used, and
+Sizes are recorded ones. Where a scene has none, the sizes of `ASSUMED_SIZE_M` are used, and
 `Overlaps.assumed` is True. Pairs that already overlap in the last observed step are not counted:
 riders and their vehicles, trailers, noise of parked cars, assumed sizes that are too large.
 
@@ -76,7 +76,7 @@ def overlaps(
 ) -> Overlaps:
     """Overlaps of the paths of N agents with each other, see the text of this module.
 
-    Headings are those of the paths, and at first the last observed heading. The direction of a path
+    Headings follow the paths; the first one is the last observed heading. The direction of a path
     over less than 0.2 m keeps the earlier heading.
 
     Args:

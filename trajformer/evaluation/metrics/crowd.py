@@ -49,7 +49,7 @@ def crowd_metrics(
 ) -> Metrics:
     """The metrics of papers on pedestrians [B, S], in metres.
 
-    The arguments `target` and `valid` are those of `agent_errors`; agents with a known last future
+    The arguments `target` and `valid` are as in `agent_errors`; agents with a known last future
     step count. ADE_k and FDE_k are separate minima (Gupta et al. 2018), of the most probable mode
     and of k modes; names have k even if a forecast has fewer modes. For JADE_k and JFDE_k of worlds
     (Weng et al. 2023, "Joint Metrics Matter", section 3), every agent has the value of its scene,

@@ -31,7 +31,7 @@ Metrics = tuple[dict[str, Tensor], Tensor]
 class Errors(NamedTuple):
     """Errors of K modes for each agent ([B, S, K]), or of K worlds for each scene ([B, K]).
 
-    The latter are those of `joint.world_errors`.
+    The latter come from `joint.world_errors`.
     """
 
     ade: Tensor  # metres

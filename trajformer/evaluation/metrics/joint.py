@@ -31,7 +31,7 @@ PEDESTRIAN_COLLISION_M = 0.2
 def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
     """Errors [B, K] of each world: ADE and FDE are means over the actors of the scene.
 
-    They are zero in a scene without actors. The arguments are those of `agent_errors`.
+    They are zero in a scene without actors. Arguments are as in `agent_errors`.
     `separate_minima` of the k most probable worlds are JADE and JFDE of Weng et al. 2023, "Joint
     Metrics Matter", section 3.
     """

@@ -71,7 +71,7 @@ class Compliance(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Straight pieces of lines, without those of length zero."""
+    """Straight pieces of lines, except pieces of length zero."""
 
     start: np.ndarray  # float64 [S, 2], metres
     step: np.ndarray  # float64 [S, 2], from the start to the end
@@ -307,7 +307,7 @@ def _lane_segments(scene: Scene, is_lane: np.ndarray) -> Segments | None:
 
 
 def _segments(start: np.ndarray, step: np.ndarray) -> Segments:
-    """Segments with starts and steps [n, 2], without those of length zero."""
+    """Segments with starts and steps [n, 2], except segments of length zero."""
     length = np.hypot(step[:, 0], step[:, 1])
     kept = length > 0
     return Segments(start[kept], step[kept], length[kept])

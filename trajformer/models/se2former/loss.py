@@ -166,7 +166,7 @@ def _over_scene(error: Tensor, counted: Tensor | None) -> Tensor:
 
 
 def _logit_of_targets(logit: Tensor) -> Tensor:
-    """Logits [B, S, K] of the targets, or those of joint modes, [B, K], as [B, 1, K]."""
+    """Logits [B, S, K] of the targets; logits [B, K] of joint modes become [B, 1, K]."""
     return logit[:, None] if logit.ndim == 2 else logit
 
 

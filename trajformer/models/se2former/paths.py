@@ -191,7 +191,7 @@ def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tenso
 
 
 def _residuals(batch: SceneBatch) -> tuple[Tensor, Tensor]:
-    """Residuals [N, F, 2] of the targets that count, then those of the focal agents again."""
+    """Residuals [N, F, 2] of the targets that count, then of the focal agents again."""
     observation = batch.observation
     truth = batch.truth
     targets = observation.num_targets

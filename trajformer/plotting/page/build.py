@@ -72,7 +72,7 @@ def _module_text(name: str) -> str:
 def write_page(path: Path, scenes: Iterable[EncodedScene], names: Sequence[str], title: str) -> int:
     """Write the page atomically and return its size in bytes.
 
-    `names` are those of the forecast files of each scene, in their order; `title` is the heading.
+    `names` are the forecast files of each scene, in their order; `title` is the heading.
     Raises OSError: the file cannot be written.
     """
     summaries: list[dict[str, Any]] = []

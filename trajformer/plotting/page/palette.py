@@ -1,4 +1,4 @@
-"""Colors of the page: those of pictures (`style.py`), and their counterparts on a dark ground."""
+"""Colors of the page: the colors of pictures (`style.py`), and counterparts for a dark ground."""
 
 from typing import Any
 

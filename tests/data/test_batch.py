@@ -64,10 +64,10 @@ def test_targets_come_first_then_all_other_agents() -> None:
 def test_the_surroundings_depend_on_the_scene_only(slack_m: float | None) -> None:
     """The agents and polylines of a batch are the same for any targets and any roles."""
     scene = hide(make_scene(12, num_scored=3), 5, slice(8, 10))
-    config = BatchConfig(map_radius_m=25.0, map_slack_m=slack_m)
+    config = BatchConfig(map_radius_m=12.0, map_slack_m=slack_m)
     without_roles = replace(scene, agent_role=np.zeros(12, np.uint8))
     expected = collate([scene], config).observation
-    assert expected.polyline.shape[1] > 0
+    assert 0 < expected.polyline.shape[1] < collate([scene], WIDE).observation.polyline.shape[1]
     for other, targets in ((scene, "focal"), (scene, "all"), (without_roles, "all")):
         actual = collate([other], replace(config, targets=targets)).observation
         assert sorted(actual.agent_id[0]) == sorted(expected.agent_id[0])
@@ -329,7 +329,7 @@ def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:
     batch = collate(varied_scenes(), ALL)
     o, count = batch.observation, 4
     chosen, moves = set(), []
-    for seed in range(20):
+    for seed in range(24):
         result = thin(batch, generator(seed), count)
         r = result.observation
         assert r.num_targets == count and result.truth.position.shape[1] == count
@@ -352,7 +352,7 @@ def test_thinning_keeps_scored_targets_and_mostly_moving_ones() -> None:
                 moves += [bool(is_moving[row]) for row in others]
             chosen.add(tuple(names))
     assert len(chosen) > batch.num_scenes  # another choice in other epochs
-    assert len(moves) >= 20
+    assert len(moves) > 20
     assert np.mean(moves) > 0.8
 
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,11 +11,10 @@ from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
-from trajformer.cli.plot import check_forecasts, split_of
+from trajformer.cli.plot import open_scenes
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.forecast_file import TrackForecast, read_forecasts, read_spec
+from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.scenes.scene import METRES, Scene
-from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
 
 DEFAULT_COUNT = 8  # scenes
@@ -47,22 +45,15 @@ def run(args: Namespace) -> None:
     if find_spec("mcap") is None:
         raise TrajformerError("the package mcap is missing; `pip install trajformer[mcap]`")
     check_outputs(args, out="mcap")
-    modes: dict[str, list[TrackForecast]] = {}
-    spec = DataSpec()
-    if args.forecasts is not None:
-        modes = read_forecasts(args.forecasts)
-        spec = replace(read_spec(args.forecasts), num_history=None)
-    split = args.split or split_of(args.store, args.scene or list(modes), spec.split)
-    scenes = SceneStore(args.store, split)
-    if args.forecasts is not None:
-        is_chosen = bool(args.scene)
-        check_forecasts(args.store, args.forecasts, scenes, modes, spec, is_chosen=is_chosen)
+    files = [] if args.forecasts is None else [args.forecasts]
+    scenes, forecasts = open_scenes(args, files)
+    modes = forecasts[0] if forecasts else {}
     random = args.random
     if random is None and not args.scene:
         random = DEFAULT_COUNT
     chosen = choose_scenes(scenes, modes, scene_ids=args.scene, random=random, seed=args.seed)
     if not chosen:
-        raise TrajformerError(f"{args.store}: split '{split}' has no scene to export")
+        raise TrajformerError(f"{args.store}: split '{scenes.split}' has no scene to export")
     if scenes[chosen[0]].unit != METRES:
         raise TrajformerError(f"{args.store}: positions in pixels, but Foxglove shows metres")
     count = write_mcap(args.out, _pairs(scenes, chosen, modes))

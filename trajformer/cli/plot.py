@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from trajformer.scenes.spec import DataSpec, check_scenes, same_split
 from trajformer.scenes.store import SceneStore, store_splits
 
 if TYPE_CHECKING:
+    from trajformer.evaluation.forecast_file import TrackForecast
     from trajformer.plotting.scene import PictureOptions
 
 DEFAULT_COUNT = 8  # pictures
@@ -92,22 +94,14 @@ def parser() -> Parser:
 
 def run(args: Namespace) -> None:
     """Draw scenes, with forecasts if a file is given, and print the paths of the pictures."""
-    from trajformer.evaluation.forecast_file import read_forecasts, read_spec
     from trajformer.plotting.choice import choose_scenes
     from trajformer.plotting.files import save_scene_plots
     from trajformer.plotting.scene import PictureOptions
 
     _check_options(args)
-    modes: dict[str, Any] = {}
-    spec = DataSpec()
-    if args.forecasts is not None:
-        modes = read_forecasts(args.forecasts)
-        # A forecast fits scenes with any number of observed steps, because their ends are equal.
-        spec = replace(read_spec(args.forecasts), num_history=None)
-    split = args.split or split_of(args.store, args.scene or list(modes), spec.split)
-    scenes = SceneStore(args.store, split)
-    if args.forecasts is not None:
-        check_forecasts(args.store, args.forecasts, scenes, modes, spec, is_chosen=bool(args.scene))
+    files = [] if args.forecasts is None else [args.forecasts]
+    scenes, forecasts = open_scenes(args, files)
+    modes = forecasts[0] if forecasts else {}
     random = args.random
     if random is None and not args.scene and args.worst is None:
         random = DEFAULT_COUNT
@@ -115,7 +109,7 @@ def run(args: Namespace) -> None:
         scenes, modes, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed
     )
     if not chosen:
-        reason = f"split '{split}' has no scene to draw (--worst needs recorded futures)"
+        reason = f"split '{scenes.split}' has no scene to draw (--worst needs recorded futures)"
         raise TrajformerError(f"{args.store}: {reason}")
     _check_agents(args, scenes, chosen)
     options = PictureOptions(args.density, tuple(args.agents), args.ids, args.zoom, args.color)
@@ -228,7 +222,28 @@ def _check_agents(args: Namespace, scenes: SceneStore, chosen: list[int]) -> Non
         raise TrajformerError(f"--agents: no agent '{name}' in the given scenes")
 
 
-def check_forecasts(
+def open_scenes(
+    args: Namespace, files: Sequence[Path]
+) -> tuple[SceneStore, list[dict[str, list[TrackForecast]]]]:
+    """The scenes that `args` or the forecasts select, and the forecasts of each file by scene.
+
+    Raises TrajformerError: a file cannot be read, or its forecasts do not fit the scenes.
+    """
+    from trajformer.evaluation.forecast_file import read_forecasts, read_spec
+
+    forecasts = [read_forecasts(path) for path in files]
+    # A forecast fits scenes with any number of observed steps, because their ends are equal.
+    specs = [replace(read_spec(path), num_history=None) for path in files]
+    scene_ids = args.scene or list(forecasts[0] if forecasts else [])
+    preferred = specs[0].split if specs else None
+    split = args.split or split_of(args.store, scene_ids, preferred)
+    scenes = SceneStore(args.store, split)
+    for path, modes, spec in zip(files, forecasts, specs, strict=True):
+        _check_forecasts(args.store, path, scenes, modes, spec, is_chosen=bool(args.scene))
+    return scenes, forecasts
+
+
+def _check_forecasts(
     store: Path,
     path: Path,
     scenes: SceneStore,

@@ -24,9 +24,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trajformer.evaluation.breakdown import GroupKey
+    from trajformer.evaluation.evaluate import Scenes
     from trajformer.evaluation.scoring import Detail, Rules, Scoring
     from trajformer.evaluation.tables import Table
-    from trajformer.scenes.scene import Scene
+
+    class RecordedScenes(Scenes, Protocol):
+        """Scenes of a store, or of a raw folder."""
+
+        @property
+        def unit(self) -> str:
+            """Unit of the lengths in all scenes."""
+
+        @property
+        def num_skipped(self) -> int:
+            """Number of inputs without a scene."""
+
 
 # repeated from evaluation, which loads slow libraries
 DETAILS: tuple[Detail, ...] = ("map", "dynamics", "overlap", "calibration", "crowd")
@@ -171,30 +183,6 @@ def tables_of(
         for key in keys:
             tables.append(breakdown.paired(one, baseline, key))
     return tables
-
-
-class RecordedScenes(Protocol):
-    """Scenes of a store, or of a raw folder."""
-
-    @property
-    def unit(self) -> str:
-        """Unit of the lengths in all scenes."""
-
-    @property
-    def num_skipped(self) -> int:
-        """Number of inputs without a scene."""
-
-    @property
-    def split(self) -> str:
-        """Name of the split."""
-
-    @property
-    def root(self) -> Path:
-        """The folder of the scenes."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Scene: ...
 
 
 def report(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
-from trajformer.cli.plot import check_forecasts, split_of
+from trajformer.cli.plot import open_scenes
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
 from trajformer.scenes.store import SceneStore
@@ -54,7 +53,6 @@ def parser() -> Parser:
 
 def run(args: Namespace) -> None:
     """Write the page and print its path, number of scenes and size."""
-    from trajformer.evaluation.forecast_file import read_forecasts, read_spec
     from trajformer.plotting.page.build import MAX_SCENES, write_page
 
     if args.out is None:
@@ -64,17 +62,10 @@ def run(args: Namespace) -> None:
     if len(args.forecasts) > MAX_FILES:
         raise TrajformerError(f"--forecasts: at most {MAX_FILES} files can be compared")
     check_outputs(args, out="html")
-    files = [read_forecasts(path) for path in args.forecasts]
-    specs = [replace(read_spec(path), num_history=None) for path in args.forecasts]
-    ids = args.scene or list(files[0] if files else [])
-    preferred = specs[0].split if specs else None
-    split = args.split or split_of(args.store, ids, preferred)
-    scenes = SceneStore(args.store, split)
-    for path, modes, spec in zip(args.forecasts, files, specs, strict=True):
-        check_forecasts(args.store, path, scenes, modes, spec, is_chosen=bool(args.scene))
+    scenes, files = open_scenes(args, args.forecasts)
     chosen = _choose(args, scenes, files, MAX_SCENES)
     encoded = _encode(args, scenes, chosen, files)
-    title = f"{args.store.resolve().name} · {split}"
+    title = f"{args.store.resolve().name} · {scenes.split}"
     size = write_page(args.out, encoded, _file_names(args.forecasts), title)
     note = skipped_note(scenes)
     if note:

@@ -6,7 +6,7 @@ STORE has recorded headings and velocities, for example those of Argoverse 2. Th
 positions only, with --noise as noisy as those of Argoverse 1. They are compared every half a second
 from the third second of each scene, for vehicles. The table has the median and the 95th percentile
 of the errors in m/s and degrees, and the fraction of headings with an error over 30 degrees.
-"Parked" vehicles have never moved by 1 m in the scene: their heading is that of a lane, or 0.
+"Parked" vehicles have never moved by 1 m in the scene: their heading follows a lane, or is 0.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Errors(NamedTuple):
 
 
 def add_noise(position: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Positions [A, T, 2] with noise like that of Argoverse 1."""
+    """Positions [A, T, 2] with noise as in Argoverse 1."""
     num_agents, num_steps, _ = position.shape
     sigma = MEDIAN_NOISE_M * np.exp(LOG_SPREAD * rng.normal(size=(num_agents, 1)))
     noise = rng.normal(size=position.shape)

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from support.cli import run
 
-from data_prep.readers.table.lanes import read_lanes
 from data_prep.readers.table.reader import Table
 from data_prep.readers.table.table_file import NUMBERS, TEXT
-from data_prep.readers.vector_map import distance_to_segments
+from trajformer.scenes.lane_json import read_lanes
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, PolylineKind
 from trajformer.scenes.store import SceneStore
+from trajformer.scenes.vector_map import distance_to_segments
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

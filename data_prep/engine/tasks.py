@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from data_prep.dropped import Dropped, collect_dropped
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
 from data_prep.plausibility import MAX_SPEED_M_S, check_units
 from data_prep.reader import Input, Reader, StagedReader
@@ -28,6 +27,7 @@ from trajformer.errors import (
     escape,
     one_line,
 )
+from trajformer.scenes.dropped import Dropped, collect_dropped
 from trajformer.scenes.manifest import checksum
 from trajformer.scenes.shard import (
     PackedScene,

@@ -19,16 +19,15 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from data_prep.dropped import report_dropped
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
-from data_prep.readers.kinematics import estimate_motion
-from data_prep.readers.lane_heading import face_along_lanes
-from data_prep.readers.raw_file import cached_by_file, xml_elements
 from data_prep.readers.row_check import RowCheck
-from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
+from trajformer.scenes.kinematics import estimate_motion
+from trajformer.scenes.lane_heading import face_along_lanes
+from trajformer.scenes.parsed_file import cached_by_file, xml_elements
 from trajformer.scenes.scene import (
     MAX_ORIGIN_M,
     AgentKind,
@@ -38,6 +37,7 @@ from trajformer.scenes.scene import (
     PolylineKind,
     Scene,
 )
+from trajformer.scenes.vector_map import VectorMap, build_map
 
 PERIOD_S = 0.1
 NUM_HISTORY = 20

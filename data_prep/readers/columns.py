@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from data_prep.dropped import report_dropped
 from data_prep.readers.raw_file import read_file
 from data_prep.readers.row_check import RowCheck
-from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.files import SIZE_SCALE
 from trajformer.scenes.scene import METRES, AgentKind, Scene
+from trajformer.scenes.vector_map import VectorMap
 
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 Columns: TypeAlias = pa.Table | Mapping[str, Column]

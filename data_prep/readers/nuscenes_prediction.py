@@ -23,14 +23,15 @@ import numpy as np
 from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers import columns
-from data_prep.readers.kinematics import difference_velocity
-from data_prep.readers.raw_file import cached_by_file, list_parts, read_file
+from data_prep.readers.raw_file import list_parts, read_file
 from data_prep.readers.text_rows import NumberColumn, TextRows
-from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.config import Config
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.kinematics import difference_velocity
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, PolylineKind, Scene
+from trajformer.scenes.vector_map import VectorMap, build_map
 
 PERIOD_S = 0.5
 NUM_HISTORY = 4

@@ -22,15 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.dropped import report_dropped
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents, cells, fill
-from data_prep.readers.kinematics import copy_to_first_step, difference_velocity
-from data_prep.readers.raw_file import cached_by_file, list_parts
+from data_prep.readers.raw_file import list_parts
 from data_prep.readers.text_rows import NumberColumn, TextRows
-from data_prep.readers.vector_map import NO_MAP
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
+from trajformer.scenes.kinematics import copy_to_first_step, difference_velocity
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import MAX_EXTENT_M, METRES, AgentKind, AgentRole, Scene
+from trajformer.scenes.vector_map import NO_MAP
 
 _LONG_RUN = 4  # equal steps of a track in sequence that are another interval, not wrong frames
 

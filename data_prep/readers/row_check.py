@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.dropped import report_dropped
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import report_dropped
 
 # A file, recording or case is used if at most this fraction of its rows cannot be used.
 MAX_UNUSABLE = 0.1

@@ -21,7 +21,7 @@ import numpy as np
 
 from data_prep.reader import Input
 from data_prep.readers import columns
-from data_prep.readers.raw_file import cached_by_file, list_parts
+from data_prep.readers.raw_file import list_parts
 from data_prep.readers.recordings import (
     Layout,
     Recording,
@@ -33,6 +33,7 @@ from data_prep.readers.recordings import (
 from data_prep.readers.row_check import RowCheck
 from trajformer.config import Config
 from trajformer.errors import SceneError
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import MAX_EXTENT_M, PIXELS, AgentKind, Scene
 
 PERIOD_S = 0.4

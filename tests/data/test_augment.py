@@ -11,7 +11,6 @@ from support.scenes import STATES, hide, make_scene
 from support.tensors import differing, edit, generator, tensors
 from torch import Tensor
 
-from data_prep.readers.kinematics import difference_velocity, estimate_motion
 from trajformer.data import augment_agents, augment_space, augment_time
 from trajformer.data.augment import AugmentConfig, augment
 from trajformer.data.batch import (
@@ -24,6 +23,7 @@ from trajformer.data.batch import (
 )
 from trajformer.data.sample import BatchConfig, Frame
 from trajformer.scenes.geometry import rotate, wrap
+from trajformer.scenes.kinematics import difference_velocity, estimate_motion
 from trajformer.scenes.scene import LaneFlag, Scene
 
 ALL = AugmentConfig(

@@ -24,10 +24,10 @@ from support.sensor_logs import (
     write_log,
 )
 
-from data_prep.dropped import collect_dropped
 from data_prep.reader import Input
 from data_prep.readers.argoverse2.sensor import KINDS, Argoverse2Sensor, load_log
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 
 SENSOR = Argoverse2Sensor()

@@ -16,8 +16,8 @@ from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.engine.tasks import KILLED
 from data_prep.reader import Input
-from data_prep.readers.raw_file import cached_by_file
 from trajformer.cli import preprocess
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import Scene
 
 OPTIONS = PrepareOptions(shard_size=40, workers=2, progress=False)

@@ -16,9 +16,9 @@ from support.scenes import (
     with_role,
 )
 
-from data_prep.dropped import collect_dropped
 from data_prep.reader import Input
 from data_prep.readers.eth_ucy import EthUcy
+from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 

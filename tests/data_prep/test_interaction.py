@@ -19,15 +19,15 @@ from support.scenes import (
     with_role,
 )
 
-from data_prep.dropped import collect_dropped
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.reader import Input
-from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.reader import Interaction
-from data_prep.readers.vector_map import distance_to_segments
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import collect_dropped
+from trajformer.scenes.lanelet2 import read_lanelets
 from trajformer.scenes.scene import AgentKind, AgentRole, EdgeKind, LaneFlag, PolylineKind, Scene
+from trajformer.scenes.vector_map import distance_to_segments
 
 WINDOWS = "recorded_trackfiles"
 H = 10

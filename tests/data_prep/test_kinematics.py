@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_prep.readers.kinematics import Motion, estimate_motion, estimate_rows
+from trajformer.scenes.kinematics import Motion, estimate_motion, estimate_rows
 
 RATES_HZ = (1.0, 2.5, 10.0, 25.0, 50.0)
 NOISE_M = 0.03

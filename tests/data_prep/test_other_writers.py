@@ -12,9 +12,9 @@ from support.raw_folders import FOLDERS
 from support.recordings import crowd, write_recording
 from support.tables import SMALL, read, two_tracks
 
-from data_prep.dropped import collect_dropped
 from data_prep.readers.eth_ucy import EthUcy
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import AgentKind, Scene, scenes_equal
 
 Change = Callable[[pa.Table], pa.Table]

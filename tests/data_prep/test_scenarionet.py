@@ -17,9 +17,9 @@ from support.cli import run
 from support.hostile import read_checked
 from support.scenarios import CORNER, NAMES, PERIOD_S, entry, scenario, track, write
 
-from data_prep.dropped import collect_dropped
 from data_prep.readers.scenarionet.reader import ScenarioNet
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import (
     AgentKind,
     AgentRole,

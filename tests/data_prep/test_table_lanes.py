@@ -13,11 +13,11 @@ from support import tables
 from support.scenes import named_edges
 from support.tables import SMALL, read, two_tracks, write, write_lanes
 
-from data_prep.dropped import collect_dropped
 from data_prep.reader import Input
-from data_prep.readers.table.lanes import read_lanes
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import collect_dropped
+from trajformer.scenes.lane_json import read_lanes
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 
 LINE = [[0, 0], [9, 0]]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from support.hostile import cell, column, read_checked, rows, table, words
 from support.raw_folders import FOLDERS
 
-from data_prep.dropped import collect_dropped
+from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import Scene
 from trajformer.testing.readers import Damage, change_bytes
 

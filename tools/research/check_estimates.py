@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.readers.kinematics import estimate_motion
-from data_prep.readers.lane_heading import face_along_lanes
-from data_prep.readers.vector_map import VectorMap
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.kinematics import estimate_motion
+from trajformer.scenes.lane_heading import face_along_lanes
 from trajformer.scenes.scene import AgentKind, Scene
 from trajformer.scenes.store import SceneStore
+from trajformer.scenes.vector_map import VectorMap
 
 # Standard deviations of the noise of Argoverse 1: 10, 50 and 90 % of the tracks are below .03, .09
 # and .27 m. Part of it is the same in successive steps.

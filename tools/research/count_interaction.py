@@ -19,8 +19,8 @@ import numpy as np
 
 from data_prep.readers.interaction.reader import RECORDINGS, Interaction
 from data_prep.readers.interaction.tracks import PERIOD_S, read_tracks
-from data_prep.readers.vector_map import distance_to_segments
 from trajformer.scenes.scene import AgentRole, PolylineKind, Scene
+from trajformer.scenes.vector_map import distance_to_segments
 
 DRIVEN_M_S = 1.0
 NEAR_M = 3.0

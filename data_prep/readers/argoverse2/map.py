@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Raw
 
-from data_prep.dropped import report_dropped
 from data_prep.readers.raw_file import read_file
-from data_prep.readers.vector_map import VectorMap, join_map
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
+from trajformer.scenes.vector_map import VectorMap, join_map
 
 CENTERLINE_POINTS = 10
 _FRACTIONS = np.linspace(0.0, 1.0, CENTERLINE_POINTS)  # of the length of a boundary

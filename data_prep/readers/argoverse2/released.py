@@ -22,12 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_prep.dropped import report_dropped
 from data_prep.readers import columns
-from data_prep.readers.kinematics import difference_velocity
-from data_prep.readers.raw_file import cached_by_file, open_file
+from data_prep.readers.raw_file import open_file
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.files import check_parquet
+from trajformer.scenes.kinematics import difference_velocity
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentRole, Scene
 
 SPLIT = "test"

@@ -27,13 +27,14 @@ from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
 from data_prep.readers.argoverse2.sweeps import POSES, Sweeps, find_sweeps
-from data_prep.readers.kinematics import difference_velocity
-from data_prep.readers.raw_file import cached_by_file, list_parts, read_file
+from data_prep.readers.raw_file import list_parts, read_file
 from data_prep.readers.row_check import RowCheck
-from data_prep.readers.vector_map import VectorMap
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
+from trajformer.scenes.kinematics import difference_velocity
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.vector_map import VectorMap
 
 PERIOD_S = 0.1
 ROOT_SPLIT = "logs"  # the split of logs directly in the raw folder

@@ -18,7 +18,6 @@ import numpy as np
 from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
-from data_prep.readers.interaction.lanelet2 import read_lanelets
 from data_prep.readers.interaction.tracks import (
     PEDESTRIANS,
     PERIOD_S,
@@ -26,11 +25,12 @@ from data_prep.readers.interaction.tracks import (
     WindowTracks,
     read_tracks,
 )
-from data_prep.readers.kinematics import estimate_motion
 from data_prep.readers.raw_file import list_parts
 from trajformer.config import Config
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.kinematics import estimate_motion
+from trajformer.scenes.lanelet2 import read_lanelets
 from trajformer.scenes.scene import AgentRole, Scene
 
 RECORDINGS = "recorded_trackfiles"  # the folder, and the split of its windows

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from data_prep.reader import Input
 from data_prep.readers import columns
-from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.row_check import MAX_UNUSABLE, RowCheck
 from trajformer.errors import SceneError
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind
 
 PERIOD_S = 0.1

@@ -21,7 +21,6 @@ import numpy as np
 from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
-from data_prep.readers.kinematics import difference_velocity
 from data_prep.readers.plain_pickle import load_plain_pickle
 from data_prep.readers.scenarionet.scenario import (
     EGO_ID,
@@ -33,10 +32,11 @@ from data_prep.readers.scenarionet.scenario import (
     get_value,
     read_scenario,
 )
-from data_prep.readers.vector_map import VectorMap
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
+from trajformer.scenes.kinematics import difference_velocity
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.vector_map import VectorMap
 
 ROOT_SPLIT = "scenarios"  # the split of a data set directly in the raw folder
 MAPPING = "dataset_mapping.pkl"

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_prep.dropped import report_dropped
 from data_prep.readers.columns import check_count
 from data_prep.readers.plain_pickle import load_plain_pickle
-from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.row_check import MAX_UNUSABLE
-from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import (
     MAX_ORIGIN_M,
     MAX_SIZE_M,
@@ -24,6 +23,7 @@ from trajformer.scenes.scene import (
     LightState,
     PolylineKind,
 )
+from trajformer.scenes.vector_map import VectorMap, build_map
 
 MAX_BYTES = 64 << 20  # of a file; a scenario has about 1 MB
 MAX_UNPACKED = 512 << 20  # a scenario has about 5 MB

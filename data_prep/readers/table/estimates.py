@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.readers.kinematics import Motion, estimate_rows
 from data_prep.readers.table.windows import Scenes
+from trajformer.scenes.kinematics import Motion, estimate_rows
 
 MAX_COORDINATE_M = 1e8
 # An outlier is farther from the middle of its neighbors than noise and accelerations explain.

@@ -16,7 +16,6 @@ import numpy as np
 from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
-from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.table.estimates import RowEstimates, estimate_scenes
 from data_prep.readers.table.lanes import find_lanes, is_lanes_file, lane_files, lanes_near
 from data_prep.readers.table.table_file import (
@@ -30,12 +29,13 @@ from data_prep.readers.table.table_file import (
 from data_prep.readers.table.timeline import TimeOptions
 from data_prep.readers.table.tracks import KINDS, TableTracks
 from data_prep.readers.table.windows import Scenes, cut_scenes
-from data_prep.readers.vector_map import NO_MAP
 from trajformer.config import Config
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.scenes.files import open_file
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import warn
+from trajformer.scenes.vector_map import NO_MAP
 
 ALL = "all"  # the split of tables directly in RAW
 _LIMITS = {

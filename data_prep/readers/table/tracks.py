@@ -5,15 +5,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from data_prep.readers.columns import cells, fill
-from data_prep.readers.kinematics import estimate_motion, look_ahead_steps
-from data_prep.readers.lane_heading import face_along_lanes
 from data_prep.readers.table.estimates import MAX_COORDINATE_M, RowEstimates
 from data_prep.readers.table.table_file import TableColumns
 from data_prep.readers.table.windows import Cut
-from data_prep.readers.vector_map import VectorMap
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.kinematics import estimate_motion, look_ahead_steps
+from trajformer.scenes.lane_heading import face_along_lanes
 from trajformer.scenes.scene import AgentKind, AgentRole
+from trajformer.scenes.vector_map import VectorMap
 
 MAX_SPEED_M_S = 1e4
 MAX_HEADING = 2 * np.pi + 1e-6

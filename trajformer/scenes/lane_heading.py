@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from data_prep.readers.vector_map import VectorMap, distance_to_segments
 from trajformer.scenes.scene import PolylineKind
+from trajformer.scenes.vector_map import VectorMap, distance_to_segments
 
 # An agent near a lane takes the heading of the lane until it has moved by LANE_HEADING_M: before,
 # the direction of a lane is more accurate than that of a displacement.

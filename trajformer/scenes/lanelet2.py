@@ -1,9 +1,15 @@
-"""Lanelet2 maps in metres, `maps/<location>.osm_xy`, to `VectorMap`.
+"""Lanelet2 maps (`.osm`, and `.osm_xy` of INTERACTION) to `VectorMap`.
 
 A lanelet is a piece of a lane between a left and a right boundary (`way`), and each boundary may be
 stored in either direction. The directions follow from the geometry: both boundaries run the same
 way, and the left one lies on the left. The centerline runs midway between points at equal fractions
 of the lengths of the two boundaries.
+
+The position of a node is, in this order: its attributes `x` and `y`; its tags `local_x` and
+`local_y`, as Autoware has them; or latitude and longitude, which are projected as by Lanelet2's
+UtmProjector. With an origin, metres are relative to the origin in its zone. Without one, they are
+UTM coordinates of the zone of the first node; a map within 0.1 degrees of latitude and longitude 0,
+as recordings from drones have it, is relative to this point.
 """
 
 import re
@@ -12,14 +18,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from data_prep.dropped import report_dropped
-from data_prep.readers.raw_file import cached_by_file, xml_elements
-from data_prep.readers.vector_map import VectorMap, build_map
 from trajformer.errors import SceneError, one_line
+from trajformer.scenes.dropped import report_dropped
+from trajformer.scenes.parsed_file import cached_by_file, xml_elements
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
+from trajformer.scenes.utm import MAX_LATITUDE, utm, utm_zone
+from trajformer.scenes.vector_map import VectorMap, build_map
 
 SPACING_M = 2.0  # of the points of a centerline
 MAX_BYTES = 16 << 20  # over a hundred times the largest map
@@ -31,7 +39,12 @@ _KINDS = {  # by `subtype`; other lanelets, such as walkways, are left out
     "bicycle_lane": PolylineKind.LANE_BIKE,
 }
 _UNITS_M_S = {"mph": 0.44704, "kmh": 1 / 3.6}
+_CROSSWALKS = {"crosswalk": PolylineKind.CROSSWALK}
+_TURNS = {"left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}  # by `turn_direction`
 _DRIVABLE_AREA = int(PolylineKind.DRIVABLE_AREA)
+_CROSSWALK = int(PolylineKind.CROSSWALK)
+LOCAL_DEGREES = 0.1  # a map nearer to latitude and longitude 0 is in a local frame
+Origin = tuple[float, float]  # latitude and longitude in degrees
 _Line = tuple[str, ...]  # ids of nodes
 _Nodes = dict[str, tuple[float, float]]  # x and y in metres by id
 
@@ -46,7 +59,7 @@ class LaneletMap:
 
     Attributes:
         lanes: L centerlines with edges, then L outlines as drivable areas, each with the id of its
-            lanelet.
+            lanelet, then crosswalks.
         speed_limit_m_s: float64 [L], NaN without a limit.
         yields_to: int64 [2, R], indices of lanes: the first one yields to the second one.
     """
@@ -69,6 +82,13 @@ class _Lanelet:
     left: _Line
     right: _Line
     rules: tuple[str, ...]  # ids of regulatory elements
+    flags: int  # LaneFlag
+
+    def outline(self, nodes: _Nodes) -> np.ndarray:
+        """The ring [n, 2] of both boundaries."""
+        left = np.array([nodes[node] for node in self.left])
+        right = np.array([nodes[node] for node in self.right])
+        return np.concatenate([left, right[::-1], left[:1]])
 
     def speed_limit(self, limits: dict[str, float]) -> float:
         """The first limit of its rules in m/s, NaN without one; `limits` by the id of the rule."""
@@ -79,38 +99,44 @@ class _Lanelet:
 
 
 @cached_by_file(32)
-def read_lanelets(path: Path) -> LaneletMap:
-    """The lanelets of a map file; a SceneError names file, element and field."""
+def read_lanelets(path: Path, origin: Origin | None = None) -> LaneletMap:
+    """The lanelets of a map file; a SceneError names file, element and field.
+
+    `origin` is latitude and longitude of the zero of the frame, for maps in degrees.
+    """
     try:
         dropped = Counter[str]()
-        nodes, ways, relations = _elements(path)
-        lanelets = _lanelets(relations, nodes, ways, dropped)
+        nodes, ways, relations = _elements(path, origin)
+        lanelets = _lanelets(relations, nodes, ways, _KINDS, dropped)
+        crosswalks = _lanelets(relations, nodes, ways, _CROSSWALKS, dropped)
         speed_limit = _speed_limits(relations)
         yields = _yields(relations)
     except (ElementTree.ParseError, KeyError, ValueError, OverflowError, OSError) as error:
         problem = one_line(error)
         if isinstance(error, KeyError):
             problem = f"no {problem}"
-        raise SceneError(f"{path}: not a Lanelet2 map in metres (.osm_xy): {problem}") from error
+        raise SceneError(f"{path}: not a Lanelet2 map: {problem}") from error
     if not lanelets:
         problem = next(iter(dropped), f"no lanelet of subtype {', '.join(_KINDS)}")
         raise SceneError(f"{path}: relation: {problem}")
     report_dropped(path, dropped)
 
-    # Centerlines of all lanelets, then their outlines.
+    # Centerlines of all lanelets, then their outlines, then crosswalks.
     controlled = {lanelet_id for lanelet_id, _ in yields}
     heads = []  # id, kind and flags of each polyline
     lines = []
-    outlines = []
     for lanelet_id, lanelet in lanelets.items():
         left = np.array([nodes[node] for node in lanelet.left])
         right = np.array([nodes[node] for node in lanelet.right])
-        flags = int(LaneFlag.TRAFFIC_CONTROL) if lanelet_id in controlled else 0
+        flags = lanelet.flags
+        if lanelet_id in controlled:
+            flags |= int(LaneFlag.TRAFFIC_CONTROL)
         heads.append((lanelet_id, lanelet.kind, flags))
         lines.append(centerline(left, right))
-        outlines.append(np.concatenate([left, right[::-1], left[:1]]))
     heads += [(lanelet_id, _DRIVABLE_AREA, 0) for lanelet_id in lanelets]
-    lines += outlines
+    lines += [lanelet.outline(nodes) for lanelet in lanelets.values()]
+    heads += [(lanelet_id, _CROSSWALK, 0) for lanelet_id in crosswalks]
+    lines += [lanelet.outline(nodes) for lanelet in crosswalks.values()]
     lengths = [len(line) for line in lines]
     vector_map = build_map(heads, lengths, np.concatenate(lines), _links(lanelets))
 
@@ -146,9 +172,12 @@ def _arc_length(line: np.ndarray) -> np.ndarray:
 # ---- elements of the file ------------------------------------------------------------------------
 
 
-def _elements(path: Path) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.Element]]:
+def _elements(
+    path: Path, origin: Origin | None
+) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.Element]]:
     """Nodes, ways and relations of a file; ValueError, KeyError or ParseError if one is invalid."""
-    nodes: _Nodes = {}
+    node_ids: list[str] = []
+    positions: list[_Position] = []
     ways: dict[str, _Line] = {}
     relations = []
     for element in xml_elements(path, MAX_BYTES, ("node", "way", "relation")):
@@ -157,23 +186,73 @@ def _elements(path: Path) -> tuple[_Nodes, dict[str, _Line], list[ElementTree.El
             relations.append(element)
             continue
         if element.tag == "node":
-            nodes[element_id] = _parse_node(element)
+            node_ids.append(element_id)
+            positions.append(_parse_node(element))
         else:
             ways[element_id] = tuple(nd.get("ref", "") for nd in element.iter("nd"))
         element.clear()  # frees memory
+    points = _in_metres(positions, origin)
+    nodes = {}
+    for node_id, (x, y) in zip(node_ids, points.tolist(), strict=True):
+        nodes[node_id] = (x, y)
     return nodes, ways, relations
 
 
-def _parse_node(element: ElementTree.Element) -> tuple[float, float]:
-    """x and y of a node in metres, NaN if they are unusable; KeyError without x or y."""
+class _Position(NamedTuple):
+    """Two coordinates of a node, NaN if they are no numbers."""
+
+    first: float  # x in metres, or the latitude
+    second: float  # y, or the longitude
+    is_degrees: bool
+
+
+def _parse_node(element: ElementTree.Element) -> _Position:
+    """The position of a node; KeyError without one."""
+    attributes = element.attrib
+    tags = _tags(element)
+    if "local_x" in tags and "local_y" in tags and "x" not in attributes:
+        first, second, is_degrees = tags["local_x"], tags["local_y"], False
+    elif "lat" in attributes and "x" not in attributes:
+        first, second, is_degrees = attributes["lat"], attributes["lon"], True
+    else:
+        first, second, is_degrees = attributes["x"], attributes["y"], False
     try:
-        x = float(element.attrib["x"])
-        y = float(element.attrib["y"])
+        return _Position(float(first), float(second), is_degrees)
     except ValueError:
-        return np.nan, np.nan
-    if not (abs(x) <= MAX_ORIGIN_M and abs(y) <= MAX_ORIGIN_M):
-        return np.nan, np.nan
-    return x, y
+        return _Position(np.nan, np.nan, is_degrees)
+
+
+def _in_metres(positions: list[_Position], origin: Origin | None) -> np.ndarray:
+    """Positions float64 [n, 2] in metres, NaN if they are unusable.
+
+    ValueError: some nodes are in degrees and others in metres, or an origin is of no use.
+    """
+    is_degrees = {position.is_degrees for position in positions}
+    if len(is_degrees) > 1:
+        raise ValueError("node: some have metres (local_x or x), others only degrees")
+    points = np.array([position[:2] for position in positions], np.float64).reshape(-1, 2)
+    limit = (MAX_LATITUDE, 360.0) if True in is_degrees else (MAX_ORIGIN_M, MAX_ORIGIN_M)
+    is_usable = (np.abs(points) <= limit).all(1)  # NaN is not
+    points[~is_usable] = np.nan
+    if True in is_degrees and is_usable.any():
+        return _project(points, is_usable, origin)
+    if origin is not None:
+        raise ValueError("an origin is given, but nodes are in metres; leave it out")
+    return points
+
+
+def _project(points: np.ndarray, is_usable: np.ndarray, origin: Origin | None) -> np.ndarray:
+    """Metres of latitudes and longitudes [n, 2], as the text of the module says."""
+    first = points[is_usable.argmax()]
+    if origin is None and (np.abs(points[is_usable]) < LOCAL_DEGREES).all():
+        origin = (0.0, 0.0)
+    reference = first if origin is None else np.array(origin, np.float64)
+    zone = utm_zone(float(reference[1]))
+    is_south = bool(reference[0] < 0)
+    projected = utm(points[:, 0], points[:, 1], zone, is_south)
+    if origin is None:
+        return projected
+    return projected - utm(reference[0], reference[1], zone, is_south)
 
 
 def _tags(element: ElementTree.Element) -> dict[str, str]:
@@ -193,14 +272,15 @@ def _lanelets(
     relations: list[ElementTree.Element],
     nodes: _Nodes,
     ways: dict[str, _Line],
+    kinds: dict[str, PolylineKind],
     dropped: Counter[str],
 ) -> dict[int, _Lanelet]:
-    """The usable lanelets that are lanes by id; the others are counted in `dropped`."""
+    """The usable lanelets of some kinds by id; unusable ones are counted in `dropped`."""
     lanelets: dict[int, _Lanelet] = {}
     for relation in relations:
         tags = _tags(relation)
         subtype = tags.get("subtype")
-        if tags.get("type") != "lanelet" or subtype not in _KINDS:
+        if tags.get("type") != "lanelet" or subtype not in kinds:
             continue
         try:
             lanelet_id = int(relation.attrib["id"])
@@ -211,7 +291,8 @@ def _lanelets(
             dropped[f"lanelet: {one_line(error)}"] += 1
             continue
         rules = tuple(_members(relation, "regulatory_element", "relation"))
-        lanelets[lanelet_id] = _Lanelet(int(_KINDS[subtype]), left, right, rules)
+        turn = _TURNS.get(tags.get("turn_direction", ""), LaneFlag.NONE)
+        lanelets[lanelet_id] = _Lanelet(int(kinds[subtype]), left, right, rules, int(turn))
     return lanelets
 
 

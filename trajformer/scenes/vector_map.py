@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep.plausibility import check_no_lanes_near
+from trajformer.scenes.lane_checks import check_no_lanes_near
 from trajformer.scenes.scene import PolylineKind
 
 

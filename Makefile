@@ -7,7 +7,7 @@ QUICK := tests/test_architecture.py tests/core tests/scenes/test_geometry.py tes
   tests/models/test_modes.py tests/models/test_crowd.py tests/recipes tests/evaluation/test_metrics.py tests/plotting/test_artists.py \
   tests/heads/test_box_loss.py tests/heads/test_shapes.py tests/training/test_optim.py tests/cli/test_overview.py tests/data_prep/test_progress.py
 
-.PHONY: install demo quick test lint clean
+.PHONY: install demo quick test lint docs clean
 
 install: .venv/dev
 
@@ -23,6 +23,10 @@ install: .venv/dev
 	$(INSTALL) '.[argoverse,ray,heads,logs,mcap,video,dev]'
 	touch $@ .venv/demo
 
+.venv/docs: .venv/dev
+	$(INSTALL) '.[docs]'
+	touch $@
+
 demo: .venv/demo
 	$(BIN)/trajformer demo --out demo
 
@@ -37,5 +41,8 @@ lint: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/docs
+	$(BIN)/python tools/build_docs.py --out site
+
 clean:
-	rm -rf demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf demo site build *.egg-info .pytest_cache .mypy_cache .ruff_cache

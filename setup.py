@@ -59,6 +59,13 @@ setup(
             "scikit-learn>=1.4",
             "pillow>=10",
         ],
+        "docs": [
+            "mkdocs-material>=9.6",
+            "mkdocstrings[python]>=0.27",
+            "nbclient>=0.10",
+            "nbconvert>=7.16",
+            "ipykernel>=6.29",
+        ],
         "dev": [
             "pytest>=8",
             "pytest-xdist",

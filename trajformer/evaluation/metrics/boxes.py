@@ -158,8 +158,10 @@ def boxes_overlap(
 
     Args:
         offset: [..., 2], metres, from the center of the other box to the center of the box.
-        heading, other_heading: [...], radians.
-        size, other_size: [..., 2], length and width in metres.
+        heading: [...], radians.
+        size: [..., 2], length and width in metres.
+        other_heading: [...], radians.
+        other_size: [..., 2], length and width in metres.
     """
     half = np.asarray(size) / 2
     other_half = np.asarray(other_size) / 2

@@ -23,7 +23,7 @@ SITE = Path(__file__).parent / "docs_site"
 WEIGHTS = "pretrained:se2former_simulated"
 LIVE_SCENES = 12
 LIVE_PAGE = """---
-hide: [toc]
+hide: [navigation, toc]
 ---
 
 # A live page
@@ -75,7 +75,13 @@ def add_tutorial(pages: Path, work: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     # Commands of the notebook are found where this Python is.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    client = NotebookClient(notebook, resources={"metadata": {"path": str(work)}}, timeout=600)
+    # Of a progress bar, only the last state is kept.
+    client = NotebookClient(
+        notebook,
+        resources={"metadata": {"path": str(work)}},
+        timeout=600,
+        coalesce_streams=True,
+    )
     client.execute()
 
     text, resources = MarkdownExporter().from_notebook_node(notebook)

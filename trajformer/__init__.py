@@ -17,6 +17,7 @@ _MODULES = {
     "evaluate": "evaluation.evaluate",
     "load_checkpoint": "recipes.checkpoint",
     "plot_scene": "plotting.scene",
+    "scene_html": "plotting.page.notebook",
 }
 __all__ = [*_MODULES]
 

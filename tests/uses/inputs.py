@@ -272,7 +272,13 @@ CASES = [
         "preprocess argoverse2 raw s --split moon",
         "raw: no split 'moon'",
     ),
-    Case("view without an output", "view store", "--out is needed"),
+    Case("view at a port and in a file", "view store --out p.html --port 8765", "leave out --port"),
+    Case("view at a port that does not exist", "view store --port 70000", "port 70000: .*0-65535"),
+    Case(
+        "view with a model of other scenes",
+        "view store --checkpoint pretrained:se2former_nuscenes",
+        "se2former_nuscenes|period|trained",
+    ),
     Case(
         "view forecasts of other tracks",
         "view store --forecasts file --out p.html",

@@ -1,35 +1,44 @@
-"""`trajformer view`: scenes and forecasts as one HTML file that plays in a browser."""
+"""`trajformer view`: scenes and forecasts that play in a browser, as a file or at an address."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
+from trajformer.cli.forecasters import CHECKPOINT_HELP
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.plot import open_scenes
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
+from trajformer.recipes.names import PRETRAINED
+from trajformer.scenes.scene import Scene
+from trajformer.scenes.spec import DataSpec, check_scenes
 from trajformer.scenes.store import SceneStore
 
 if TYPE_CHECKING:
     from trajformer.evaluation.forecast_file import TrackForecast
+    from trajformer.models.forecaster import Predictor
     from trajformer.plotting.page.encode import EncodedScene
 
-MAX_FILES = 4  # as many colors
+    Encode = Callable[[Scene], EncodedScene]
+
+MAX_FORECASTS = 4  # of a scene: as many colors
 
 
 def parser() -> Parser:
-    """STORE [--forecasts FORECASTS.parquet ...] --out PAGE.html."""
+    """STORE [--forecasts FORECASTS.parquet ...] [--checkpoint CKPT] [--out PAGE.html]."""
     made = new_parser(
-        "Write scenes as one HTML file that plays in a browser, without network: map, tracks, "
-        "recorded futures, predicted modes and their errors."
+        "Show scenes in a browser, moving: map, tracks, recorded futures, predicted modes and "
+        "their errors. With --out, as one HTML file that needs no network; without it, all scenes "
+        "at an address of this computer, until Ctrl-C."
     )
     made.add_argument("store", type=Path, help="folder made by `trajformer preprocess`")
     made.add_argument(
@@ -40,91 +49,178 @@ def parser() -> Parser:
         type=Path,
         nargs="+",
         default=[],
-        help=f"up to {MAX_FILES} files of `trajformer predict`, to compare",
+        help=f"up to {MAX_FORECASTS} files of `trajformer predict`, to compare",
+    )
+    made.add_argument(
+        "--checkpoint", type=Path, help=f"{CHECKPOINT_HELP}: forecasts each scene that is shown"
     )
     made.add_argument("--scene", nargs="+", default=[], help="ids of scenes")
     made.add_argument("--worst", type=PositiveInt, help="number of scenes with the largest minFDE")
     made.add_argument("--random", type=PositiveInt, help="number of random scenes")
     made.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the random scenes")
     made.add_argument("--out", type=Path, help="the HTML file")
+    made.add_argument("--port", type=PositiveInt, help="of the address; default: a free one")
     add_overwrite(made)
     return made
 
 
 def run(args: Namespace) -> None:
-    """Write the page and print its path, number of scenes and size."""
-    from trajformer.plotting.page.build import MAX_SCENES, write_page
-
-    if args.out is None:
-        raise TrajformerError("--out is needed: give the name of the HTML file")
-    if args.worst is not None and not args.forecasts:
-        raise TrajformerError("--worst needs --forecasts")
-    if len(args.forecasts) > MAX_FILES:
-        raise TrajformerError(f"--forecasts: at most {MAX_FILES} files can be compared")
-    check_outputs(args, out="html")
+    """Write the page and print its path, number of scenes and size; or serve it."""
+    _check_options(args)
     scenes, files = open_scenes(args, args.forecasts)
-    chosen = _choose(args, scenes, files, MAX_SCENES)
-    encoded = _encode(args, scenes, chosen, files)
-    title = f"{args.store.resolve().name} · {scenes.split}"
-    size = write_page(args.out, encoded, _file_names(args.forecasts), title)
+    encode = scene_encoder(files, _load_predictor(args, scenes))
     note = skipped_note(scenes)
     if note:
         print(f"trajformer view: {note}", file=sys.stderr)
-    if not files:
+    names = _forecast_names(args)
+    if not names:
         hint = proposal(scenes, "predict --out FORECASTS.parquet")
-        print(f"trajformer view: written without --forecasts; {hint}", file=sys.stderr)
+        print(f"trajformer view: shown without --forecasts; {hint}", file=sys.stderr)
+    title = f"{args.store.resolve().name} · {scenes.split}"
+    if args.out is None:
+        _serve(args, scenes, files, encode, names, title)
+    else:
+        _write(args, scenes, files, encode, names, title)
+
+
+def scene_encoder(
+    files: Sequence[dict[str, list[TrackForecast]]], predictor: Predictor | None = None
+) -> Encode:
+    """A function that encodes a scene with its forecasts in `files`, and with those of a model."""
+    from trajformer.evaluation.evaluate import forecast_scene
+    from trajformer.plotting.page.encode import encode_scene
+
+    def encode(scene: Scene) -> EncodedScene:
+        forecasts = [file.get(scene.scene_id, []) for file in files]
+        if predictor is not None:
+            forecasts.append(forecast_scene(predictor, scene))
+        return encode_scene(scene, forecasts)
+
+    return encode
+
+
+def _check_options(args: Namespace) -> None:
+    """Raise a TrajformerError if options do not fit each other or the output."""
+    if args.worst is not None and not args.forecasts:
+        raise TrajformerError("--worst needs --forecasts")
+    if len(args.forecasts) + (args.checkpoint is not None) > MAX_FORECASTS:
+        reason = f"at most {MAX_FORECASTS} forecasts of a scene can be compared"
+        raise TrajformerError(f"--forecasts: {reason}, with --checkpoint one fewer")
+    if args.out is not None and args.port is not None:
+        raise TrajformerError("--port is for a page at an address; leave out --port or --out")
+    if args.out is not None:
+        check_outputs(args, out="html")
+
+
+def _load_predictor(args: Namespace, scenes: SceneStore) -> Predictor | None:
+    """The model of --checkpoint (TrajformerError: it does not fit the first scene)."""
+    if args.checkpoint is None:
+        return None
+    import torch
+
+    from trajformer.recipes.checkpoint import load_predictor
+
+    torch.set_num_threads(1)  # single scenes are too small for more
+    predictor = load_predictor(args.checkpoint)
+    if len(scenes):
+        check_scenes(DataSpec.of(scenes[0]), predictor.trained_on, scenes.root)
+    return predictor
+
+
+def _serve(
+    args: Namespace,
+    scenes: SceneStore,
+    files: Sequence[dict[str, list[TrackForecast]]],
+    encode: Encode,
+    names: Sequence[str],
+    title: str,
+) -> None:
+    """Print the address of the page, and answer its requests until Ctrl-C."""
+    from trajformer.plotting.page.live import LivePage
+    from trajformer.plotting.page.server import PageServer
+
+    chosen = _choose(args, scenes, files)
+    page = LivePage(scenes, chosen, encode, files, names, title)
+    with PageServer(page, args.port or 0) as server:
+        count = "1 scene" if len(chosen) == 1 else f"{len(chosen):,} scenes"
+        print(f"{server.address}  ({count}; Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("\ntrajformer view: ended", flush=True)
+        finally:
+            page.close()
+
+
+def _write(
+    args: Namespace,
+    scenes: SceneStore,
+    files: Sequence[dict[str, list[TrackForecast]]],
+    encode: Encode,
+    names: Sequence[str],
+    title: str,
+) -> None:
+    """Write the page, and print its path, number of scenes and size."""
+    from trajformer.plotting.page.build import MAX_SCENES, write_page
+
+    chosen = _choose(args, scenes, files)
+    if len(chosen) > MAX_SCENES and _is_default(args):
+        drawn = np.random.default_rng(args.seed).permutation(len(chosen))[:MAX_SCENES]
+        chosen = [chosen[place] for place in sorted(drawn.tolist())]
+        note = f"{MAX_SCENES} random scenes; choose with --scene, --worst or --random"
+        print(f"trajformer view: {note}", file=sys.stderr)
+    if len(chosen) > MAX_SCENES:
+        reason = f"{len(chosen)} scenes, a file holds at most {MAX_SCENES}"
+        remedy = "give fewer with --scene, --worst or --random, or leave out --out"
+        raise TrajformerError(f"{reason}; {remedy}")
+    bar = tqdm(chosen, desc="view", unit="scene", disable=not bars())
+    encoded = (encode(scenes[index]) for index in bar)
+    size = write_page(args.out, encoded, names, title)
     count = "1 scene" if len(chosen) == 1 else f"{len(chosen)} scenes"
     print(f"{args.out}: {count}, {size / 1e6:.1f} MB")
 
 
+def _is_default(args: Namespace) -> bool:
+    """True if no option chooses scenes."""
+    return not args.scene and args.worst is None and args.random is None
+
+
 def _choose(
-    args: Namespace,
-    scenes: SceneStore,
-    files: Sequence[dict[str, list[TrackForecast]]],
-    most: int,
-) -> list[int]:
-    """Indices of the scenes of the page, in the order of the store except the worst ones."""
+    args: Namespace, scenes: SceneStore, files: Sequence[dict[str, list[TrackForecast]]]
+) -> Sequence[int]:
+    """Indices of the scenes, in the order of the store except chosen ones.
+
+    All scenes are a `range`, which needs no list of a million scenes.
+    """
     from trajformer.plotting.choice import choose_scenes
 
     first = files[0] if files else {}
-    random = args.random
-    is_default = not args.scene and args.worst is None and random is None
-    if is_default:
-        random = most
-    chosen = choose_scenes(
-        scenes, first, scene_ids=args.scene, worst=args.worst, random=random, seed=args.seed
-    )
+    if _is_default(args) and not first:
+        chosen: Sequence[int] = range(len(scenes))
+    else:
+        chosen = choose_scenes(
+            scenes,
+            first,
+            scene_ids=args.scene,
+            worst=args.worst,
+            random=args.random,
+            seed=args.seed,
+        )
     if not chosen:
         reason = f"split '{scenes.split}' has no scene to show (--worst needs recorded futures)"
         raise TrajformerError(f"{args.store}: {reason}")
-    if len(chosen) > most:
-        reason = f"{len(chosen)} scenes, a page holds at most {most}"
-        raise TrajformerError(f"{reason}; give fewer with --scene, --worst or --random")
-    if is_default:
-        chosen.sort()
-        if len(chosen) == most:
-            note = f"{most} random scenes; choose with --scene, --worst or --random"
-            print(f"trajformer view: {note}", file=sys.stderr)
     return chosen
 
 
-def _encode(
-    args: Namespace,
-    scenes: SceneStore,
-    chosen: Sequence[int],
-    files: Sequence[dict[str, list[TrackForecast]]],
-) -> Iterator[EncodedScene]:
-    """The scenes one after the other (TrajformerError: a forecast does not fit its scene)."""
-    from trajformer.plotting.page.encode import encode_scene
+def _forecast_names(args: Namespace) -> list[str]:
+    """Names of the forecasts: files without folder and suffix, or whole paths if these are equal.
 
-    for index in tqdm(chosen, desc="view", unit="scene", disable=not bars()):
-        scene = scenes[index]
-        yield encode_scene(scene, [file.get(scene.scene_id, []) for file in files])
-
-
-def _file_names(paths: Sequence[Path]) -> list[str]:
-    """Names of files without folder and suffix, or whole paths if these are equal."""
-    names = [path.stem for path in paths]
+    The model of --checkpoint is the last one.
+    """
+    paths = [*args.forecasts]
+    if args.checkpoint is not None:
+        paths.append(args.checkpoint)
+    names = [path.stem.removeprefix(PRETRAINED) for path in paths]
     if len(set(names)) < len(names):
         return [str(path) for path in paths]
     return names

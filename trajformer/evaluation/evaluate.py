@@ -228,3 +228,23 @@ def track_forecasts(
     """Every target's modes in the city frame, in the order of the scenes."""
     for batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
         yield from track_forecasts_of(forecast, batch.observation)
+
+
+def forecast_scene(predictor: Predictor, scene: Scene) -> list[TrackForecast]:
+    """The modes of every target of one scene in the city frame; raises as `run_scenes`."""
+    return list(track_forecasts(predictor, _OneScene(scene), batch_size=1))
+
+
+class _OneScene:
+    """A scene as the `Scenes` of its split."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.split = scene.split
+        self.root = Path(scene.scene_id)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Scene:
+        return self.scene

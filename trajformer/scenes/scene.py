@@ -15,6 +15,7 @@ from enum import IntEnum, IntFlag
 
 import numpy as np
 
+import trajformer
 from trajformer.errors import SceneError
 
 # A file beyond these limits is broken.
@@ -164,6 +165,11 @@ class Scene:
     def polyline(self, index: int) -> np.ndarray:
         """Points [p, 2] of one polyline, metres relative to `origin`."""
         return self.point[self.polyline_offset[index] : self.polyline_offset[index + 1]]
+
+    def _repr_html_(self) -> str:
+        """The scene in a notebook: a page that plays it (`trajformer.scene_html`)."""
+        # by the lazy name of the root package: this package imports no other one
+        return trajformer.scene_html(self)
 
     def validate(self) -> Scene:
         """Check every shape, dtype and value, and return the scene.

@@ -93,6 +93,17 @@ class SceneStore:
             ids += self._shard_ids(number)
         return ids
 
+    def id_range(self, start: int, stop: int) -> list[str]:
+        """Ids of the scenes from index `start` to `stop`, read from their shards only."""
+        first = bisect.bisect_right(self._starts, start) - 1
+        ids: list[str] = []
+        number = max(first, 0)
+        while number < len(self._names) and self._starts[number] < stop:
+            offset = self._starts[number]
+            ids += self._shard_ids(number)[max(start - offset, 0) : max(stop - offset, 0)]
+            number += 1
+        return ids
+
     def sizes(self) -> np.ndarray:
         """Numbers of agents, polylines and points of each scene, without unpacking scenes.
 

@@ -76,32 +76,55 @@ def write_page(path: Path, scenes: Iterable[EncodedScene], names: Sequence[str],
     Raises OSError: the file cannot be written.
     """
     summaries: list[dict[str, Any]] = []
-    template = (source_folder() / "page.html").read_text("utf-8")
-    style = (source_folder() / "style.css").read_text("utf-8")
-    script = joined_script()
-    policy = "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src {_hash(script)}",
-            f"style-src {_hash(style)}",
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
-    )
-    head, tail = template.split("<!-- data -->")
-    head = head.replace("POLICY", policy).replace("/* style */", style)
-    tail = tail.replace("/* script */", script)
+    head, tail = page_frame()
     with atomically(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(head)
         for number, scene in enumerate(scenes):
             file.write(_block(f"scene-{number}", scene.content))
             summaries.append(scene.summary)
-        index = {**page_settings(), "title": title, "files": list(names), "scenes": summaries}
-        text = json.dumps(index, separators=(",", ":"), allow_nan=False)
-        file.write(_block("index", zlib.compress(text.encode(), 9)))
+        file.write(index_block(title=title, files=list(names), scenes=summaries))
         file.write(tail)
         size = file.tell()
     return size
+
+
+def page_text(scene: EncodedScene, title: str) -> str:
+    """The page of one scene without a list, to be shown inside another page."""
+    head, tail = page_frame()
+    index = index_block(title=title, files=[], scenes=[scene.summary], single=True)
+    return head + _block("scene-0", scene.content) + index + tail
+
+
+def page_frame(*, requests: bool = False) -> tuple[str, str]:
+    """The page before and after its data; `requests` allows them to the origin of the page."""
+    template = (source_folder() / "page.html").read_text("utf-8")
+    head, tail = template.split("<!-- data -->")
+    head = head.replace("POLICY", security_policy(requests=requests))
+    return head.replace("/* style */", _style()), tail.replace("/* script */", joined_script())
+
+
+def security_policy(*, requests: bool = False) -> str:
+    """The content security policy of the page: its own script and style, and nothing else."""
+    rules = [
+        "default-src 'none'",
+        f"script-src {_hash(joined_script())}",
+        f"style-src {_hash(_style())}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    if requests:
+        rules.append("connect-src 'self'")
+    return "; ".join(rules)
+
+
+def index_block(**values: Any) -> str:
+    """The block with the settings of the page, its title, files and list of scenes."""
+    text = json.dumps({**page_settings(), **values}, separators=(",", ":"), allow_nan=False)
+    return _block("index", zlib.compress(text.encode(), 9))
+
+
+def _style() -> str:
+    return (source_folder() / "style.css").read_text("utf-8")
 
 
 def page_settings() -> dict[str, Any]:

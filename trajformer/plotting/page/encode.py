@@ -41,8 +41,10 @@ class EncodedScene:
     summary: dict[str, Any]
 
 
-def encode_scene(scene: Scene, files: Sequence[Sequence[TrackForecast]] = ()) -> EncodedScene:
-    """Encode a scene with the forecasts of several files.
+def encode_scene(
+    scene: Scene, files: Sequence[Sequence[TrackForecast]] = (), *, notice: str = ""
+) -> EncodedScene:
+    """Encode a scene with the forecasts of several files, and a line of text to show above it.
 
     Invalid steps, polylines with NaN or infinity, and agents that are never seen have no
     coordinates in the result. Raises TrajformerError: a forecast does not fit the scene
@@ -70,7 +72,16 @@ def encode_scene(scene: Scene, files: Sequence[Sequence[TrackForecast]] = ()) ->
         header["forecasts"].append(_forecast_header(scene, forecasts))
         streams |= _forecast_streams(forecasts, f"forecast{number}")
     header["color"] = _colors(scene, matched)
-    return EncodedScene(pack(header, streams), _summary(scene, matched, header["manoeuvre"]))
+    summary = _summary(scene, matched, header["manoeuvre"])
+    header["judged"] = summary["judged"]
+    header["notice"] = notice
+    return EncodedScene(pack(header, streams), summary)
+
+
+def summarize_scene(scene: Scene, files: Sequence[Sequence[TrackForecast]]) -> dict[str, Any]:
+    """The line of a scene in the list, as in `EncodedScene`; raises as `encode_scene`."""
+    matched = [match_forecasts(scene, forecasts) for forecasts in files]
+    return _summary(scene, matched, _manoeuvres(scene))
 
 
 def _agent_streams(scene: Scene) -> dict[str, np.ndarray]:

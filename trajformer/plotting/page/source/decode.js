@@ -1,16 +1,19 @@
 // Data blocks of the page: base64, zlib, zigzag numbers and differences (see streams.py).
 
-/** Bytes of the data block with this element id. */
-async function inflateBlock(id) {
+/** Compressed bytes of the data block with this element id. */
+export function blockBytes(id) {
   const text = atob(document.getElementById(id).textContent);
-  const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
+  return Uint8Array.from(text, (letter) => letter.charCodeAt(0));
+}
+
+export async function inflate(bytes) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 /** The list of scenes and the settings of the page. */
 export async function decodeIndex() {
-  return JSON.parse(new TextDecoder().decode(await inflateBlock("index")));
+  return JSON.parse(new TextDecoder().decode(await inflate(blockBytes("index"))));
 }
 
 /** Signed integers by name, and the header, of a packed scene. */
@@ -64,8 +67,8 @@ class Groups {
 }
 
 /** A scene with agents, polylines, lights and forecasts; arrays have one entry per step. */
-export async function decodeScene(number, settings) {
-  const [header, streams] = unpack(await inflateBlock(`scene-${number}`));
+export function decodeScene(bytes, settings) {
+  const [header, streams] = unpack(bytes);
   const scene = { ...header, now: header.history - 1 };
   scene.agents = decodeAgents(header, streams, settings);
   scene.polylines = decodePolylines(streams, settings);

@@ -5,6 +5,7 @@ import { showLegend, showScaleBar } from "./legend.js";
 import { Panel } from "./panel.js";
 import { Playback } from "./playback.js";
 import { SceneList } from "./scene_list.js";
+import { FileSource, ServerSource } from "./source.js";
 import { Stage } from "./stage.js";
 import { element, probabilityText, shortened, timeText } from "./text.js";
 
@@ -28,6 +29,7 @@ const view = {
 };
 
 let settings;
+let source;
 let stage;
 let panel;
 let list;
@@ -76,7 +78,7 @@ function refresh() {
 
 async function load(number) {
   if (!cache.has(number)) {
-    cache.set(number, await decodeScene(number, settings));
+    cache.set(number, decodeScene(await source.scene(number), settings));
     if (cache.size > CACHED_SCENES) cache.delete(cache.keys().next().value);
   }
   return cache.get(number);
@@ -86,14 +88,20 @@ let requested = -1;
 
 async function openScene(number, agentId = null) {
   requested = number;
-  const loaded = await load(number);
+  let loaded;
+  try {
+    loaded = await load(number);
+  } catch (error) {
+    showNotice(error.message);
+    return;
+  }
   if (requested !== number) return; // another scene was opened meanwhile
   scene = loaded;
-  const summary = settings.scenes[number];
+  showNotice(scene.notice);
   view.follow = null;
   view.hovered = null;
   view.important = importantAgents(scene);
-  view.selected = mainAgent(scene, summary);
+  view.selected = mainAgent(scene);
   if (agentId !== null) {
     const named = scene.agents.findIndex((agent) => agent.id === agentId);
     if (named >= 0) view.selected = named;
@@ -112,6 +120,14 @@ async function openScene(number, agentId = null) {
   list.mark(number);
   refresh();
   writeAddress();
+  // the row now has errors of the forecast that the server made
+  if (settings.live && settings.live.sortable < settings.files.length) list.update();
+}
+
+/** A line above the scene, such as the reason why it has no forecast. */
+function showNotice(text) {
+  byId("notice").textContent = text;
+  byId("notice").hidden = !text;
 }
 
 /** Targets, and agents with a forecast. */
@@ -125,8 +141,8 @@ function importantAgents(of) {
 }
 
 /** The agent that a scene opens with: its main agent, or the one with the largest error. */
-function mainAgent(of, summary) {
-  if (summary.judged.length === 1) return summary.judged[0];
+function mainAgent(of) {
+  if (of.judged.length === 1) return of.judged[0];
   let worst = null;
   let largest = -1;
   for (const track of of.forecasts[0]?.tracks ?? []) {
@@ -136,7 +152,7 @@ function mainAgent(of, summary) {
       worst = track.agent;
     }
   }
-  return worst ?? summary.judged[0] ?? null;
+  return worst ?? of.judged[0] ?? null;
 }
 
 function showTitle(of) {
@@ -184,20 +200,23 @@ function showLayerChoices(of) {
 // ---- address: #scene or #scene/agent ------------------------------------------------------------
 
 function writeAddress() {
+  if (location.protocol === "about:") return; // a frame of a notebook has no address
   const parts = [encodeURIComponent(scene.id)];
   if (view.selected !== null) parts.push(encodeURIComponent(scene.agents[view.selected].id));
   history.replaceState(null, "", `#${parts.join("/")}`);
 }
 
 /** Scene number and agent id of the address, or null. */
-function readAddress() {
+async function readAddress() {
+  let words;
   try {
-    const [id, agent = null] = location.hash.slice(1).split("/").map(decodeURIComponent);
-    const number = settings.scenes.findIndex((one) => one.id === id);
-    return number < 0 ? null : { number, agent };
+    words = location.hash.slice(1).split("/").map(decodeURIComponent);
   } catch {
     return null; // not an address of this page
   }
+  const [id, agent = null] = words;
+  const number = id ? await source.find(id) : null;
+  return number === null ? null : { number, agent };
 }
 
 // ---- controls -----------------------------------------------------------------------------------
@@ -230,8 +249,8 @@ function fit() {
   refresh();
 }
 
-function openNeighbor(direction) {
-  const number = list.neighbor(direction);
+async function openNeighbor(direction) {
+  const number = await list.neighbor(direction);
   if (number !== null) openScene(number);
 }
 
@@ -303,8 +322,8 @@ function connectControls() {
       redraw();
     });
   }
-  window.addEventListener("hashchange", () => {
-    const address = readAddress();
+  window.addEventListener("hashchange", async () => {
+    const address = await readAddress();
     if (address) openScene(address.number, address.agent);
   });
   new ResizeObserver(() => {
@@ -378,6 +397,8 @@ function connectPointer(canvas) {
 async function start() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   settings = await decodeIndex();
+  document.documentElement.classList.toggle("single", Boolean(settings.single));
+  byId("legend-box").open = !settings.single; // a frame of a notebook is small
   byId("title").textContent = settings.title;
   document.title = `${shortened(settings.title, 60)} – trajformer`;
   stage = new Stage(byId("canvas"), settings);
@@ -390,11 +411,13 @@ async function start() {
     playback.seek(playback.now + seconds / playback.period);
   });
   makeFileSwitches();
-  list = new SceneList(settings, (number) => openScene(number));
+  source = settings.live ? new ServerSource(settings) : new FileSource(settings);
+  list = new SceneList(settings, source, openScene, (error) => showNotice(error.message));
+  await list.update();
   connectControls();
   connectPointer(byId("canvas"));
   stage.resize();
-  const address = readAddress();
+  const address = await readAddress();
   await openScene(address?.number ?? 0, address?.agent ?? null);
   document.documentElement.dataset.ready = "true";
 }

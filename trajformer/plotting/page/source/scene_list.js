@@ -2,22 +2,18 @@
 
 import { decimal, element, shortened } from "./text.js";
 
-/** Value of a scene by which a column sorts; unknown values are last. */
-function sortValue(scene, column) {
-  if (column.key === "id") return scene.number;
-  return column.value(scene) ?? NaN;
-}
+const POLL_MS = 1000; // while a server computes errors
 
 /** Columns of errors: both errors of one file, or the end-point errors of several files. */
 function errorColumns(files) {
   if (files.length === 0) return [{ key: "agents", title: "agents", value: (s) => s.numAgents }];
   if (files.length === 1) {
     return ["minADE", "minFDE"].map((title, part) => ({
-      key: title, title, file: -1, value: (scene) => scene.errors[0]?.[part],
+      key: title, title, file: 0, part, value: (scene) => scene.errors[0]?.[part],
     }));
   }
   const columns = files.slice(0, 3).map((name, file) => ({
-    key: `fde${file}`, title: `FDE ${String.fromCharCode(65 + file)}`, file, hint: name,
+    key: `fde${file}`, title: `FDE ${String.fromCharCode(65 + file)}`, file, part: 1, hint: name,
     value: (scene) => scene.errors[file]?.[1],
   }));
   if (files.length === 2) {
@@ -30,19 +26,20 @@ function errorColumns(files) {
 }
 
 export class SceneList {
-  /** `open` is called with the number of the scene that the user chooses. */
-  constructor(index, open) {
-    this.index = index;
-    this.open = open;
-    this.scenes = index.scenes.map((scene, number) => ({ ...scene, number }));
+  /** `open` is called with the number of the scene that the user chooses, `fail` with an error. */
+  constructor(index, source, open, fail) {
+    Object.assign(this, { index, source, open, fail });
     this.columns = [{ key: "id", title: "scene" }, ...errorColumns(index.files)];
     this.sorting = { column: this.columns[0], descending: false };
     this.filter = { text: "", kind: "", manoeuvre: "", error: 0 };
+    this.start = 0; // first row of the page, if the list has pages
+    this.shown = [];
+    this.updates = 0;
     this.current = -1;
     this.body = document.getElementById("scenes");
     this.makeHeader();
     this.makeFilters();
-    this.update();
+    this.makePages();
   }
 
   makeHeader() {
@@ -52,21 +49,43 @@ export class SceneList {
       const button = element("button", "sort", column.title);
       button.dataset.column = column.key;
       if (column.hint) button.title = column.hint;
+      button.disabled = !this.sortable(column);
       button.addEventListener("click", () => this.sortBy(column));
       cell.append(button);
       row.append(cell);
     }
   }
 
+  /** A server sorts by errors of forecast files only, because others need all scenes. */
+  sortable(column) {
+    if (!this.source.paged || column.key === "id") return true;
+    return column.part !== undefined && column.file < this.index.live.sortable;
+  }
+
   sortBy(column) {
     const same = this.sorting.column === column;
     // errors start with the largest
     this.sorting = { column, descending: same ? !this.sorting.descending : column.key !== "id" };
+    if (this.source.paged && column.key === "id") this.sorting.descending = false;
+    this.start = 0;
     this.update();
   }
 
   makeFilters() {
-    const count = (name, value) => this.scenes.filter((scene) => scene[name].includes(value)).length;
+    const search = document.getElementById("search");
+    search.addEventListener("input", () => {
+      this.filter.text = search.value.toLowerCase();
+      this.start = 0;
+      this.update();
+    });
+    if (this.source.paged) {
+      // the other filters need all scenes
+      search.placeholder = "Search id";
+      search.ariaLabel = "Search id";
+      for (const label of document.querySelectorAll("#filters label")) label.hidden = true;
+      return;
+    }
+    const count = (name, value) => this.source.scenes.filter((scene) => scene[name].includes(value)).length;
     const fill = (id, labels, name) => {
       const select = document.getElementById(id);
       for (const [value, label] of Object.entries(labels)) {
@@ -87,44 +106,66 @@ export class SceneList {
       });
     listen("kind", "kind", String);
     listen("manoeuvre", "manoeuvre", String);
-    listen("search", "text", (text) => text.toLowerCase());
     listen("error", "error", (text) => Number(text) || 0);
     document.getElementById("error-filter").hidden = !this.index.files.length;
   }
 
-  matches(scene) {
-    const { text, kind, manoeuvre, error } = this.filter;
-    if (text && !`${scene.id} ${scene.city}`.toLowerCase().includes(text)) return false;
-    if (kind && !scene.kinds.includes(Number(kind))) return false;
-    if (manoeuvre && !scene.manoeuvres.includes(Number(manoeuvre))) return false;
-    if (error > 0) {
-      const largest = Math.max(...scene.errors.map((pair) => pair?.[1] ?? -1), -1);
-      return largest >= error;
-    }
-    return true;
+  makePages() {
+    document.getElementById("pages").hidden = !this.source.paged;
+    const turn = (direction) => {
+      this.start = Math.max(this.start + direction * this.source.rowsPerPage, 0);
+      this.update();
+    };
+    document.getElementById("page-back").addEventListener("click", () => turn(-1));
+    document.getElementById("page-next").addEventListener("click", () => turn(1));
   }
 
-  update() {
-    const { column, descending } = this.sorting;
-    this.shown = this.scenes.filter((scene) => this.matches(scene));
-    const sign = descending ? -1 : 1;
-    this.shown.sort((a, b) => {
-      const left = sortValue(a, column);
-      const right = sortValue(b, column);
-      if (Number.isNaN(left) || Number.isNaN(right)) return Number.isNaN(left) - Number.isNaN(right);
-      return sign * (left - right) || a.number - b.number;
-    });
-    this.body.replaceChildren(...this.shown.map((scene) => this.row(scene)));
-    const total = this.scenes.length;
-    const noun = total === 1 ? "scene" : "scenes";
-    const part = this.shown.length === total ? total : `${this.shown.length} of ${total}`;
-    document.getElementById("count").textContent = `${part} ${noun}`;
+  /** Show the rows of the present filter, order and page. */
+  async update() {
+    this.updates++;
+    const { updates, filter, sorting, start } = this;
+    let answer;
+    try {
+      answer = await this.source.rows({ filter, sorting, start });
+    } catch (error) {
+      this.fail(error);
+      return;
+    }
+    if (updates !== this.updates) return; // another update was started meanwhile
+    const { rows, more, known } = answer;
+    this.shown = rows;
+    this.more = more;
+    this.body.replaceChildren(...rows.map((scene) => this.row(scene)));
+    this.showCount(known);
     for (const button of document.querySelectorAll("#columns button")) {
-      const active = button.dataset.column === column.key;
-      const direction = descending ? "descending" : "ascending";
+      const active = button.dataset.column === sorting.column.key;
+      const direction = sorting.descending ? "descending" : "ascending";
       button.parentElement.ariaSort = active ? direction : "none";
     }
     this.mark(this.current);
+    // the server computes errors of more scenes
+    if (known !== null && known < this.source.total) {
+      setTimeout(() => updates === this.updates && this.update(), POLL_MS);
+    }
+  }
+
+  showCount(known) {
+    const { total } = this.source;
+    const noun = total === 1 ? "scene" : "scenes";
+    const all = `${total.toLocaleString("en")} ${noun}`;
+    const count = document.getElementById("count");
+    if (!this.source.paged) {
+      const isPart = this.shown.length < total;
+      count.textContent = isPart ? `${this.shown.length} of ${all}` : all;
+      return;
+    }
+    const isPart = known !== null && known < total;
+    count.textContent = isPart ? `${all}, errors of ${known.toLocaleString("en")} read` : all;
+    const last = this.start + this.shown.length;
+    const range = last ? `${this.start + 1}–${last}` : "none";
+    document.getElementById("page-label").textContent = range;
+    document.getElementById("page-back").disabled = this.start === 0;
+    document.getElementById("page-next").disabled = !this.more;
   }
 
   row(scene) {
@@ -161,9 +202,15 @@ export class SceneList {
   }
 
   /** Number of the scene after or before the current one in the shown order. */
-  neighbor(direction) {
+  async neighbor(direction) {
     const place = this.shown.findIndex((scene) => scene.number === this.current);
-    const next = this.shown[place + direction];
+    let next = this.shown[place + direction];
+    const canTurn = direction > 0 ? this.more : this.start > 0;
+    if (!next && canTurn) {
+      this.start = Math.max(this.start + direction * this.source.rowsPerPage, 0);
+      await this.update();
+      next = this.shown.at(direction > 0 ? 0 : -1);
+    }
     return next ? next.number : null;
   }
 }

@@ -18,6 +18,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {}
     figures = 0
+    pages = 0
     for cell in cells:
         if cell["cell_type"] != "code":
             continue
@@ -32,7 +33,10 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         if last.startswith("plot_scene("):
             exec("\n".join(statements), names)
             figures += isinstance(eval(last, names), SceneFigure)
+        elif last == "scene":
+            pages += names["scene"]._repr_html_().startswith("<iframe sandbox=")
         else:
             exec(source, names)
     assert figures == 3
+    assert pages == 1
     assert (tmp_path / "f.gif").stat().st_size > 10_000

@@ -258,8 +258,12 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
     demo = ("demo", "--out", tmp_path / "demo", "--scenes", 4, "--epochs")
     for _ in range(2):
         assert run(*demo, 1) == 0
-    assert "SE2Former" in capsys.readouterr().out.splitlines()[-4]
+    lines = capsys.readouterr().out.splitlines()
+    assert "SE2Former" in lines[-5]
     assert any((tmp_path / "demo" / "pictures").iterdir())
+    page = tmp_path / "demo" / "view.html"
+    assert f"page        {page}: open it in a browser" in lines[-1]
+    assert 'id="scene-0"' in page.read_text(encoding="utf-8")
     assert run(*demo, 2) == 1
     assert "arguments.json: this folder was made with" in capsys.readouterr().err
 

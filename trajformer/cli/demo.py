@@ -1,4 +1,4 @@
-"""`trajformer demo`: from simulated raw data to pictures of forecasts, in a few minutes."""
+"""`trajformer demo`: from simulated raw data to pictures and a page, in a few minutes."""
 
 import json
 import time
@@ -21,7 +21,7 @@ def parser() -> Parser:
     """[--out DIR]."""
     made = new_parser(
         "Simulate scenes, prepare a store, train SE2Former from included weights, evaluate, "
-        "predict and plot."
+        "predict, plot and write a page that plays in a browser."
     )
     made.add_argument("--out", type=Path, default=Path("demo"), help="folder for all files")
     made.add_argument("--scenes", type=PositiveInt, default=360, help="number of simulated scenes")
@@ -53,6 +53,7 @@ class _Demo:
         self.checkpoint: Path = args.out / "run" / "last.ckpt"
         self.forecasts: Path = args.out / "forecasts.parquet"
         self.pictures: Path = args.out / "pictures"
+        self.page: Path = args.out / "view.html"
 
     def run(self) -> None:
         """Run all steps and print the result."""
@@ -70,13 +71,14 @@ class _Demo:
             "constant velocity": self.evaluate("constant_velocity", "--model", "constant_velocity"),
             "SE2Former": self.evaluate("SE2Former", "--checkpoint", self.checkpoint),
         }
-        self.announce(5, "predict and plot")
+        self.announce(5, "predict, plot, and write a page that plays in a browser")
         self.predict_and_plot()
         print(f"\n== finished in {self.seconds()} s; held-out scenes, metres")
         print_table(rows)
         print(f"checkpoint  {self.checkpoint}")
         print(f"forecasts   {self.forecasts}")
         print(f"pictures    {self.pictures}")
+        print(f"page        {self.page}: open it in a browser, press Space to play")
 
     def train(self) -> None:
         """Train on the simulated scenes; an interrupted training resumes."""
@@ -105,6 +107,8 @@ class _Demo:
         choice = ("--worst", 2, "--random", 4, "--seed", self.args.seed)
         output = ("--out", self.pictures, "--overwrite")
         command("plot", self.store, "--forecasts", self.forecasts, *choice, *output)
+        output = ("--out", self.page, "--overwrite")
+        command("view", self.store, "--forecasts", self.forecasts, *output)
 
     def announce(self, number: int, text: str) -> None:
         """Print the headline of a step."""

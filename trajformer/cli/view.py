@@ -220,7 +220,11 @@ def _forecast_names(args: Namespace) -> list[str]:
     paths = [*args.forecasts]
     if args.checkpoint is not None:
         paths.append(args.checkpoint)
-    names = [path.stem.removeprefix(PRETRAINED) for path in paths]
+    names = [path.stem for path in paths]
+    if args.checkpoint is not None:
+        # of a run: its folder and the file
+        name = str(Path(*args.checkpoint.parts[-2:])).removeprefix(PRETRAINED)
+        names[-1] = name
     if len(set(names)) < len(names):
         return [str(path) for path in paths]
     return names

@@ -1,13 +1,10 @@
 """The page in a real browser: headless Chromium, driven by playwright, with a page from a file."""
 
-import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.browser import View
 from support.page import crowded_scene
 from support.pictures import fans
 from support.scenes import make_scene
@@ -17,23 +14,7 @@ from trajformer.plotting.page.build import write_page
 from trajformer.plotting.page.encode import encode_scene
 from trajformer.scenes.scene import Scene
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A browser without a window; without one the tests are skipped."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    paths = [shutil.which(name) for name in BROWSERS]
-    program = next((path for path in paths if path), None)
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with api.sync_playwright() as driver:
-        # root has no sandbox; the pages are files of these tests
-        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def moved(forecasts: list[TrackForecast], metres: float) -> list[TrackForecast]:
@@ -56,52 +37,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four scenes; errors grow with their number."""
     scenes = [make_scene(seed=number, scene_id=f"s{number}") for number in range(4)]
     return write(tmp_path_factory.mktemp("page") / "page.html", scenes, 5.0)
-
-
-class View:
-    """An open page, with everything that it logged and requested."""
-
-    def __init__(self, browser: Any) -> None:
-        self.page = browser.new_page(viewport={"width": 1200, "height": 700})
-        self.messages: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.messages.append(message.text))
-        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.messages.append("a dialog"))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, path: Path, address: str = "") -> "View":
-        self.page.goto(path.as_uri() + address)
-        self.page.wait_for_selector("html[data-ready=true]", state="attached")
-        return self
-
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).inner_text())
-
-    def texts(self, selector: str) -> list[str]:
-        return list(self.page.locator(selector).all_inner_texts())
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def pixels(self) -> bytes:
-        return bytes(self.page.locator("#canvas").screenshot())
-
-    def wait(self, selector: str, pattern: str) -> None:
-        """Wait until a text matches (the policy of the page forbids `wait_for_function`)."""
-        options = {"has_text": re.compile(pattern)}
-        self.page.locator(selector).filter(**options).wait_for()
-
-
-@pytest.fixture
-def view(browser: Any) -> Iterator[View]:
-    opened = View(browser)
-    yield opened
-    opened.page.close()
-    assert opened.messages == []
-    own = [url for url in opened.requests if url.startswith(("file:", "blob:"))]
-    assert opened.requests == own
 
 
 def test_it_opens_with_all_scenes_and_the_focal_agent(view: View, file: Path) -> None:

@@ -106,9 +106,9 @@ def test_the_command_writes_scenes_with_several_forecasts(
     assert index["scenes"][0]["errors"][1] is None
 
 
-def test_the_command_needs_an_output_and_forecasts_that_fit(fails: Callable[..., str]) -> None:
+def test_the_command_needs_options_and_forecasts_that_fit(fails: Callable[..., str]) -> None:
     write_store(Path("store"), [make_scene()])
-    assert "--out is needed" in fails("view", "store")
+    assert "leave out --port" in fails("view", "store", "--port", "8765", "--out", "p.html")
     assert "--worst needs --forecasts" in fails("view", "store", "--worst", "1", "--out", "p.html")
     assert "no scene moon" in fails("view", "store", "--scene", "moon", "--out", "p.html")
     other = fans(replace(make_scene(), scene_id="other"))

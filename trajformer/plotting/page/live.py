@@ -175,7 +175,8 @@ class LivePage:
 
     def _ids(self, numbers: Sequence[int]) -> list[str]:
         with self._lock:
-            if isinstance(self.chosen, range):  # all scenes: read some shards only
+            if isinstance(self.chosen, range) and isinstance(numbers, range):
+                # all scenes in their order: read some shards only
                 return self.scenes.id_range(numbers[0], numbers[-1] + 1)
             if not self._all_ids:
                 self._all_ids = self.scenes.scene_ids()

@@ -218,13 +218,11 @@ def _forecast_names(args: Namespace) -> list[str]:
     The model of --checkpoint is the last one.
     """
     paths = [*args.forecasts]
-    if args.checkpoint is not None:
-        paths.append(args.checkpoint)
     names = [path.stem for path in paths]
     if args.checkpoint is not None:
-        # of a run: its folder and the file
-        name = str(Path(*args.checkpoint.parts[-2:])).removeprefix(PRETRAINED)
-        names[-1] = name
+        paths.append(args.checkpoint)
+        file_of_run = str(Path(*args.checkpoint.parts[-2:]))
+        names.append(file_of_run.removeprefix(PRETRAINED))
     if len(set(names)) < len(names):
         return [str(path) for path in paths]
     return names

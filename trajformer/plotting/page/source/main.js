@@ -159,7 +159,7 @@ function showTitle(of) {
   const title = byId("scene-title");
   title.textContent = shortened(of.id, 44);
   title.title = of.id;
-  const parts = [of.source, of.split, of.city, `${of.agents.length} agents`];
+  const parts = [of.source, of.split, of.city, of.agents.length === 1 ? "1 agent" : `${of.agents.length} agents`];
   byId("scene-detail").textContent = parts.filter(Boolean).map((part) => shortened(part, 24)).join(" · ");
 }
 

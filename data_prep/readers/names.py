@@ -10,6 +10,7 @@ from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.scenarionet.reader import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.table.reader import Table
+from data_prep.readers.waymo.reader import Waymo
 from trajformer.config import load_plugins
 
 _READERS = (
@@ -22,6 +23,7 @@ _READERS = (
     ScenarioNet,
     Sdd,
     Table,
+    Waymo,
 )
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
 READERS |= load_plugins("trajformer.readers")

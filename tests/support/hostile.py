@@ -7,6 +7,7 @@ import re
 import resource
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import torch
 import yaml
 from pyarrow import feather
 
+from data_prep.readers.waymo.tfrecord import frame_record, list_records, read_record
+from trajformer.scenes import wire
 from trajformer.testing.readers import (
     WORDS,
     Damage,
@@ -368,6 +371,63 @@ def random_checkpoint(rng: random.Random) -> Damage:
     return damage
 
 
+def random_tfrecord(rng: random.Random) -> Damage:
+    """Change fields of a record, at any depth, with correct checksums."""
+
+    def damage(path: Path) -> None:
+        contents = [read_record(path, offset) for offset in list_records(path)]
+        number = rng.randrange(len(contents))
+        contents[number] = _change_message(contents[number], rng)
+        path.write_bytes(b"".join(map(frame_record, contents)))
+
+    return damage
+
+
+def _change_message(content: bytes, rng: random.Random) -> bytes:
+    """A protocol buffer with one changed field; changes of bytes if it is no message."""
+    try:
+        fields = wire.read_fields(content, 0, len(content))
+    except wire.WireError:
+        fields = []
+    if not fields:
+        return random_edit(rng)(content)
+    spans = [0, *(field[3] for field in fields)]
+    parts = [content[a:b] for a, b in pairwise(spans)]
+    index = rng.randrange(len(parts))
+    number, kind, value, end = fields[index]
+    match rng.choice(["inner", "inner", "inner", "drop", "repeat", "order", "value", "number"]):
+        case "inner" if kind == wire.BYTES:
+            parts[index] = wire.write_bytes(number, _change_message(content[value:end], rng))
+        case "drop":
+            parts[index : index + rng.choice([1, 1, 3, 100])] = []
+        case "repeat":
+            parts[index] *= rng.choice([2, 3, 1000])
+        case "order":
+            rng.shuffle(parts)
+        case "number":
+            other = rng.choice([1, 2, 3, 5, 8, 11, 17, 1000, 2**29 - 1])
+            parts[index] = wire.write_bytes(other, content[value:end])
+        case _:
+            parts[index] = _odd_field(number, rng)
+    return b"".join(parts)
+
+
+def _odd_field(number: int, rng: random.Random) -> bytes:
+    """A field with an odd value of any type; lengths and wire types may be wrong."""
+    odd = rng.choice([value for value in ODD_NUMBERS if value is not None])
+    whole = rng.choice([0, -1, 2, 12, 255, 2**31 - 1, 2**53, 2**63 - 1, -(2**63)])
+    choices = [
+        wire.write_number(number, whole),
+        wire.write_double(number, odd),
+        wire.write_float(number, np.float32(np.clip(odd, -3e38, 3e38))),
+        wire.write_bytes(number, bytes(rng.choice([0, 1, 8, 5000]))),
+        wire.write_varint(number << 3 | 2) + wire.write_varint(rng.choice([2**31, 2**63, 500])),
+        wire.write_varint(number << 3 | rng.choice([3, 4, 6, 7])),
+        b"\xff" * rng.choice([1, 9, 10, 11]),
+    ]
+    return rng.choice(choices)
+
+
 STRUCTURED: dict[str, Callable[[random.Random], Damage]] = {
     ".parquet": random_table,
     ".feather": random_table,
@@ -378,6 +438,7 @@ STRUCTURED: dict[str, Callable[[random.Random], Damage]] = {
     ".pkl": random_pickle,
     ".yaml": random_yaml,
     ".ckpt": random_checkpoint,
+    ".tfrecord": random_tfrecord,
 }
 
 

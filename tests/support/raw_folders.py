@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 from support import fixtures, scenarios, sensor_logs, tables
 from support import interaction as interaction_files
+from support import waymo as waymo_records
 from support.recordings import crowd, write_recording
 
 from data_prep.reader import Reader
@@ -111,6 +112,13 @@ def nuscenes_prediction(raw: Path) -> Reader:
     Image.fromarray(raster).save(raw / "map_0.1" / "scene-0001.png")
     (raw / "map_0.1" / "meta_scene-0001.txt").write_text("620.00\n1420.00\n3.00\n")
     return READERS["nuscenes_prediction"]()
+
+
+def waymo(raw: Path) -> Reader:
+    """A file with a scene and a scene without a future."""
+    contents = (waymo_records.scenario("a"), waymo_records.scenario("b", steps=11))
+    waymo_records.write(raw / "training" / "training.tfrecord", *contents)
+    return READERS["waymo"]()
 
 
 def _nuscenes_row(

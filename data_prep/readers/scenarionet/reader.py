@@ -22,6 +22,7 @@ from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.plain_pickle import load_plain_pickle
+from data_prep.readers.present import main_agent, size_at_present, with_lights
 from data_prep.readers.scenarionet.scenario import (
     EGO_ID,
     MAX_BYTES,
@@ -178,10 +179,7 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         is_ego = window.is_ego
         velocity = difference_velocity(window.position, window.valid, history, self.period_s)
 
-        # The origin is the position of the focal agent, else of the ego car, else of a scored one.
-        rank = 3 * (role == AgentRole.FOCAL) + 2 * (is_ego & is_present)
-        rank += role == AgentRole.SCORED
-        origin = window.position[rank.argmax(), last].copy()
+        origin = window.position[main_agent(role, is_ego, is_present), last].copy()
         is_important = is_present & (is_ego | (role > AgentRole.CONTEXT))
         important_position = window.position[is_important, last]
         lanes = window.lanes.near(important_position, self.map_radius_m, path)
@@ -200,8 +198,9 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         clock = (self.period_s, history, self._steps(self.future_s))
         scene = agents.scene(name, clock, origin, lanes)
         check_recorded(scene, heading=True, where=path)
-        scene = replace(scene, agent_size=_sizes(window, history))
-        return _with_lights(scene, window, lanes)
+        size = size_at_present(window.size, window.valid, history)
+        scene = replace(scene, agent_size=size)
+        return with_lights(scene, lanes, window.light_lane, window.light_state)
 
     def _check_clock(self, time: np.ndarray, path: Path) -> None:
         """SceneError unless the timestamps are `period_s` apart."""
@@ -253,30 +252,6 @@ def _window(scenario: Scenario, steps: slice) -> Scenario:
         valid=scenario.valid[seen, steps],
         light_state=scenario.light_state[:, steps],
     )
-
-
-def _sizes(window: Scenario, num_history: int) -> np.ndarray:
-    """Size float32 [A, 2] at the last observed step of each agent, else at its first step."""
-    observed = window.valid[:, :num_history]
-    last_observed = num_history - 1 - observed[:, ::-1].argmax(1)
-    step = np.where(observed.any(1), last_observed, window.valid.argmax(1))
-    return window.size[np.arange(len(step)), step].astype(np.float32)
-
-
-def _with_lights(scene: Scene, window: Scenario, lanes: VectorMap) -> Scene:
-    """The scene with the traffic lights of its lanes, if it has any."""
-    features = lanes.polyline_id.tolist()
-    polyline_of = {feature: index for index, feature in enumerate(features)}
-    lights: list[int] = []
-    polylines: list[int] = []
-    for light, feature in enumerate(window.light_lane):
-        if feature in polyline_of:
-            lights.append(light)
-            polylines.append(polyline_of[feature])
-    if not lights:
-        return scene
-    light_lane = np.array(polylines, np.int32)
-    return replace(scene, light_lane=light_lane, light_state=window.light_state[lights])
 
 
 def _scenario_files(mapping: Path) -> tuple[list[Path], list[tuple[str, str]]]:

@@ -79,6 +79,7 @@ setup(
             "types-PyYAML",
             "transformers>=4.50",
             "shapely>=2",
+            "protobuf>=4",
         ],
     },
 )

@@ -19,7 +19,7 @@ from data_prep.readers.columns import Agents
 from data_prep.readers.present import main_agent, size_at_present, with_lights
 from data_prep.readers.row_check import MAX_UNUSABLE
 from data_prep.readers.waymo.map import vector_map
-from data_prep.readers.waymo.record import Record, count_steps, read_record
+from data_prep.readers.waymo.record import Record, count_steps, read_record, read_record_once
 from data_prep.readers.waymo.tfrecord import list_records
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
@@ -145,7 +145,8 @@ class Waymo(Config, limits={"map_radius_m": (0, np.inf)}):
             raise SceneError(f"{item.path}: the list of records was unreadable before")
         offset, _, start = item.part.partition("+")
         path = item.path
-        record = read_record(path, int(offset))
+        read = read_record_once if start else read_record
+        record = read(path, int(offset))
         try:
             first_step = int(start) if start else record.current + 1 - self.num_history
             window = _window(record, first_step, self.num_history)

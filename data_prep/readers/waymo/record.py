@@ -150,7 +150,6 @@ class Record(NamedTuple):
     content: bytes  # the message
 
 
-@cached_by_file(2)  # all windows of a record are read in sequence
 def read_record(path: Path, offset: int) -> Record:
     """Read the record at an offset in bytes; a SceneError names the file, record and field."""
     content = tfrecord.read_record(path, offset)
@@ -159,6 +158,10 @@ def read_record(path: Path, offset: int) -> Record:
     except (WireError, SceneError) as error:
         reason = str(error).removeprefix(f"{path}: ")
         raise SceneError(f"{path}: record at byte {offset}: {reason}") from error
+
+
+# For the windows of a record, which are read in sequence.
+read_record_once = cached_by_file(2)(read_record)
 
 
 def count_steps(path: Path, offset: int) -> int:

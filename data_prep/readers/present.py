@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_prep.readers.vector_map import VectorMap
 from trajformer.scenes.scene import AgentRole, Scene
+from trajformer.scenes.vector_map import VectorMap
 
 
 def size_at_present(size: np.ndarray, valid: np.ndarray, num_history: int) -> np.ndarray:

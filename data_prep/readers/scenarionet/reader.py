@@ -37,7 +37,6 @@ from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
 from trajformer.scenes.kinematics import difference_velocity
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
-from trajformer.scenes.vector_map import VectorMap
 
 ROOT_SPLIT = "scenarios"  # the split of a data set directly in the raw folder
 MAPPING = "dataset_mapping.pkl"

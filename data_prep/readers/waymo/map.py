@@ -3,10 +3,10 @@
 import numpy as np
 
 from data_prep.readers.thinning import thin_polylines
-from data_prep.readers.vector_map import VectorMap
 from data_prep.readers.waymo.record import CROSSWALK, LANE, ROAD_EDGE, ROAD_LINE, Record
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
+from trajformer.scenes.vector_map import VectorMap
 
 # Points are 0.5 m apart, which would take half of a store.
 TOLERANCE_M = 0.05

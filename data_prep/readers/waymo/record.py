@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_prep.readers.columns import check_count
-from data_prep.readers.raw_file import cached_by_file
 from data_prep.readers.waymo import tfrecord
 from data_prep.readers.waymo.runs import Layout, Runs
 from trajformer.errors import SceneError
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.wire import (
     BYTES,
     VARINT,

@@ -32,6 +32,7 @@ ROLES = {  # a package may import only from packages above it in this list
     "trajformer.evaluation": "metrics, protocols, forecast files",
     "trajformer.plotting": "pictures of scenes and attention",
     "trajformer.training": "training runs (Lightning)",
+    "trajformer.deploy": "live forecasts, export, runtime",
     "trajformer.heads": "reference tasks: text, images",
     "trajformer.testing": "contract tests for third parties",
     "data_prep": "raw data sets to scenes",

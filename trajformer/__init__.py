@@ -9,6 +9,7 @@ from importlib import import_module
 __version__ = "0.2.0"
 _MODULES = {
     "Forecast": "data.forecast",
+    "OnlineForecaster": "deploy.stream",
     "Scene": "scenes.scene",
     "SceneBatch": "data.batch",
     "SceneStore": "scenes.store",
@@ -16,6 +17,7 @@ _MODULES = {
     "collate": "data.batch",
     "evaluate": "evaluation.evaluate",
     "load_checkpoint": "recipes.checkpoint",
+    "load_model": "heads.models",
     "plot_scene": "plotting.scene",
     "scene_html": "plotting.page.notebook",
 }

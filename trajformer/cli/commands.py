@@ -54,6 +54,7 @@ COMMANDS = {
     "score": Command("score forecast files of any program on a store"),
     "benchmark": Command("score models by the rules of a published benchmark"),
     "predict": Command("forecast a split and write a file for the Argoverse 2 challenge"),
+    "stream": Command("replay recordings as live tracks: forecasts, latency, minFDE"),
     "plot": Command("draw scenes with their map, tracks and predicted modes"),
     "view": Command("write scenes as one HTML file that plays in a browser"),
     "export-mcap": Command("write scenes and forecasts as an MCAP file for Foxglove"),

@@ -42,6 +42,10 @@ STAND_SPEED_M_S = 0.3  # below, an agent keeps its heading
 MAX_STEPS = 100  # of a window
 MAX_SEARCH = 1_000  # rows
 CHUNK = 20_000  # rows fitted at a time
+# An outlier is farther from the middle of its neighbors than noise and accelerations explain.
+OUTLIER_M = 0.5
+OUTLIER_M_S2 = 10.0
+OUTLIER_RATIO = 3.0  # to the distance of the neighbors
 
 
 class Motion(NamedTuple):
@@ -121,6 +125,64 @@ def estimate_rows(
     """
     rows = _Rows(step, position, _first_rows(track), np.arange(len(step)))
     return _estimate(rows, period_s)
+
+
+def estimate_without_outliers(
+    track: np.ndarray, step: np.ndarray, position: np.ndarray, period_s: float
+) -> Motion:
+    """`estimate_rows`, but single outliers only change the estimate of their own row.
+
+    Otherwise one wrong position would turn a parked agent for the rest of the recording. A
+    row is known to be an outlier at the next row, so that estimates still depend on earlier rows
+    only.
+    """
+    motion = estimate_rows(track, step, position, period_s)
+    is_good = ~_is_outlier(track, step, position, period_s)
+    if is_good.all():
+        return motion
+    good = estimate_rows(track[is_good], step[is_good], position[is_good], period_s)
+    for values, replacement in zip(motion, good, strict=True):
+        values[is_good] = replacement
+    return motion
+
+
+def _is_outlier(
+    track: np.ndarray, step: np.ndarray, position: np.ndarray, period_s: float
+) -> np.ndarray:
+    """Whether a position is far from both the previous and the next one, which are near; bool [n].
+
+    Only neighboring steps of a track are compared.
+    """
+    is_outlier = np.zeros(len(track), bool)
+    if len(track) < 3:
+        return is_outlier
+    before, middle, after = position[:-2], position[1:-1], position[2:]
+    deviation = np.linalg.norm(middle - (before + after) / 2, axis=-1)
+    change = np.linalg.norm(after - before, axis=-1)
+    is_far = deviation > OUTLIER_M + OUTLIER_M_S2 * period_s**2
+    is_far &= deviation > OUTLIER_RATIO * change
+    is_far &= (track[2:] == track[:-2]) & (step[2:] - step[:-2] == 2)
+    is_outlier[1:-1] = is_far
+    return is_outlier
+
+
+def estimate_history(position: np.ndarray, valid: np.ndarray, period_s: float) -> Motion:
+    """Velocity and heading at every valid step of an observed history [A, H].
+
+    As `estimate_motion`, but single outliers only change the estimate of their own step. Arguments
+    as in `estimate_motion`.
+    """
+    num_steps = valid.shape[1]
+    looked_ahead = estimate_motion(position, valid, num_steps, period_s)
+    agent, step = np.divmod(np.flatnonzero(valid), num_steps)
+    rows = estimate_without_outliers(agent, step, position[agent, step], period_s)
+    is_early = step < valid.argmax(1)[agent] + look_ahead_steps(period_s) - 1
+    result = []
+    for full, values in zip(looked_ahead, rows, strict=True):
+        later = ~is_early
+        full[agent[later], step[later]] = values[later]
+        result.append(full)
+    return Motion(*result)
 
 
 def difference_velocity(

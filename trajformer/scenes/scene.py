@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, IntFlag
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -146,6 +148,43 @@ class Scene:
         default_factory=lambda: np.zeros((0, 0), np.uint8)
     )
     unit: str = METRES  # of all lengths, one of UNITS
+
+    @classmethod
+    def from_tracks(
+        cls,
+        frame: Any,
+        lanes: Any = None,
+        now: float | None = None,
+        *,
+        period_s: float = 0.1,
+        num_history: int = 50,
+        num_future: int = 60,
+    ) -> Scene:
+        """The scene of recorded or live tracks at one moment: observed steps only.
+
+        Args:
+            frame: DataFrame with one row for each track and moment, as for `preprocess table`:
+                `track_id`, `x`, `y` and `timestamp` (seconds) or `step`; optionally `heading`,
+                `vx`, `vy`, `length`, `width` and `kind`. Other timestamps than those of the clock
+                are interpolated.
+            lanes: file, GeoJSON document, arrays or scene, see `lane_files.as_vector_map`.
+            now: the present in seconds, by default the last timestamp; later rows are ignored.
+            period_s, num_history, num_future: clock and horizon, as the model needs them
+                (`model.trained_on`).
+
+        Raises SceneError: a column or a value cannot be used.
+        """
+        # The module imports this one.
+        tracks = import_module("trajformer.scenes.tracks")
+        scene: Scene = tracks.scene_from_tracks(
+            frame,
+            lanes,
+            now,
+            period_s=period_s,
+            num_history=num_history,
+            num_future=num_future,
+        )
+        return scene
 
     @property
     def num_agents(self) -> int:

@@ -5,13 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.readers.table.windows import Scenes
-from trajformer.scenes.kinematics import Motion, estimate_rows
+from trajformer.scenes.kinematics import Motion, estimate_without_outliers
 
 MAX_COORDINATE_M = 1e8
-# An outlier is farther from the middle of its neighbors than noise and accelerations explain.
-OUTLIER_M = 0.5
-OUTLIER_M_S2 = 10.0
-OUTLIER_RATIO = 3.0  # to the distance of the neighbors
 
 
 class RowEstimates(NamedTuple):
@@ -53,7 +49,7 @@ def estimate_scenes(scenes: Scenes, period_s: float) -> RowEstimates:
 
     track_number = is_other_track.cumsum()
     tracks = (track_number, scenes.step[rows], position[rows])
-    motion = _estimate_without_outliers(*tracks, period_s)
+    motion = estimate_without_outliers(*tracks, period_s)
     first_steps = scenes.step[rows[is_other_track]]
     values = (*motion, first_steps[track_number - 1])
     full = []
@@ -62,42 +58,3 @@ def estimate_scenes(scenes: Scenes, period_s: float) -> RowEstimates:
         of_rows[rows] = value
         full.append(of_rows)
     return RowEstimates(Motion(*full[:3]), full[3])
-
-
-def _estimate_without_outliers(
-    track: np.ndarray, step: np.ndarray, position: np.ndarray, period_s: float
-) -> Motion:
-    """`estimate_rows`, but single outliers only change the estimate of their own row.
-
-    Otherwise one wrong position would turn a parked agent for the rest of the recording. A
-    row is known to be an outlier at the next row, so that estimates still depend on earlier rows
-    only.
-    """
-    motion = estimate_rows(track, step, position, period_s)
-    is_good = ~_is_outlier(track, step, position, period_s)
-    if is_good.all():
-        return motion
-    good = estimate_rows(track[is_good], step[is_good], position[is_good], period_s)
-    for values, replacement in zip(motion, good, strict=True):
-        values[is_good] = replacement
-    return motion
-
-
-def _is_outlier(
-    track: np.ndarray, step: np.ndarray, position: np.ndarray, period_s: float
-) -> np.ndarray:
-    """Whether a position is far from both the previous and the next one, which are near; bool [n].
-
-    Only neighboring steps of a track are compared.
-    """
-    is_outlier = np.zeros(len(track), bool)
-    if len(track) < 3:
-        return is_outlier
-    before, middle, after = position[:-2], position[1:-1], position[2:]
-    deviation = np.linalg.norm(middle - (before + after) / 2, axis=-1)
-    change = np.linalg.norm(after - before, axis=-1)
-    is_far = deviation > OUTLIER_M + OUTLIER_M_S2 * period_s**2
-    is_far &= deviation > OUTLIER_RATIO * change
-    is_far &= (track[2:] == track[:-2]) & (step[2:] - step[:-2] == 2)
-    is_outlier[1:-1] = is_far
-    return is_outlier

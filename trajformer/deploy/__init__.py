@@ -1,0 +1,1 @@
+"""Models in a running system: live forecasts, export, and a runtime without torch."""

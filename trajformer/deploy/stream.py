@@ -1,0 +1,310 @@
+"""Forecasts of live tracks.
+
+```python
+forecaster = OnlineForecaster("pretrained:se2former_argoverse1")
+forecaster.set_map("map.osm")
+forecaster.update(timestamp_s, tracks)
+forecasts = forecaster.forecast()
+```
+
+A forecast equals that of a scene with the same observed steps (`Scene.from_tracks`): the agents and
+lanes are selected by the same functions, and missing headings and velocities are estimated by the
+functions of `preprocess table`. What is kept from one forecast to the next saves time only: lanes
+in pieces around the agents, and SE2Former's encoding of the map while its pieces stay the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trajformer.data.batch import Observation, stack
+from trajformer.data.forecast import Forecast
+from trajformer.data.sample import ROUNDING_S, Frame, Sample, sample_near
+from trajformer.deploy.map_window import MapWindow
+from trajformer.deploy.predicted import PredictedObjects
+from trajformer.errors import TrajformerError
+from trajformer.models.forecaster import Predictor
+from trajformer.models.se2former.model import MapEncoding, SE2Former
+from trajformer.recipes.checkpoint import load_predictor
+from trajformer.scenes.lane_files import Lanes, as_vector_map
+from trajformer.scenes.lanelet2 import Origin
+from trajformer.scenes.scene import SHORT_LOSS_S, AgentRole, Scene
+from trajformer.scenes.spec import DataSpec, warn
+from trajformer.scenes.track_columns import check_unique, read_columns
+from trajformer.scenes.track_history import TrackHistory, TrackSteps
+from trajformer.scenes.tracks import scene_of_steps
+from trajformer.scenes.vector_map import NO_MAP, VectorMap
+
+_CLOCK = ("period_s", "num_history", "num_future")
+
+
+class OnlineForecaster:
+    """Live tracks to forecasts, with one model.
+
+    All methods may be called from several threads: `forecast` works on a copy of the history, so
+    updates need not wait for it.
+
+    Args:
+        model: a checkpoint, `pretrained:NAME`, "constant_velocity", a module
+            `Observation -> Forecast`, or a `Predictor`.
+        clock: period, history and horizon, if the model does not have them from its training.
+
+    Raises TrajformerError: the model cannot be loaded, or its clock is not known.
+    """
+
+    def __init__(
+        self, model: str | Path | nn.Module | Predictor, *, clock: DataSpec | None = None
+    ) -> None:
+        predictor = _predictor(model)
+        self._model = predictor.model.eval()
+        self._device = predictor.device
+        self._config = replace(predictor.batch, targets="all")
+        self._trained_on = predictor.trained_on
+        self._clock = _clock(predictor.trained_on, clock)
+        self._history = TrackHistory(self._clock[0], self._clock[1])
+        self._lanes = NO_MAP
+        self._window: MapWindow | None = None
+        self._encoding: MapEncoding | None = None
+        self._encoded = np.zeros(0, np.int64)  # indices of the pieces in the window
+        self._warned = False
+        self._lock = threading.Lock()  # of the history and the lanes
+        self._model_lock = threading.Lock()  # of the window and the encoding
+
+    @property
+    def clock(self) -> tuple[float, int, int]:
+        """Period in seconds, H and F of the model."""
+        return self._clock
+
+    @property
+    def num_tracks(self) -> int:
+        """Number of tracks that are kept."""
+        return self._history.num_tracks
+
+    def set_map(self, lanes: Lanes, origin: Origin | None = None) -> None:
+        """Use another map, of any size, in the frame of the tracks.
+
+        Args:
+            lanes: the path of a Lanelet2, GeoJSON or plain JSON file; a GeoJSON document; a list of
+                arrays [p, 2], centrelines in the direction of travel in metres; or a scene, whose
+                map is taken.
+            origin: latitude and longitude of the zero of the frame, for a Lanelet2 map in degrees.
+
+        Raises SceneError: the lanes cannot be used.
+        """
+        vector_map = as_vector_map(lanes, origin)
+        with self._lock:
+            self._lanes = vector_map
+
+    def update(self, timestamp_s: float, tracks: Mapping[str, Any] | Any) -> None:
+        """Add the tracks of a moment.
+
+        Args:
+            timestamp_s: seconds, by any clock.
+            tracks: a DataFrame, or a mapping from names to sequences: `object_id` (any hashable
+                values), `x` and `y` in metres; optionally `heading` (radians counter-clockwise from
+                +x), `vx` and `vy` (m/s in the frame of the positions), `length`, `width` (metres)
+                and `classification`. Missing headings and velocities may also be NaN.
+
+        Raises SceneError: a value cannot be used; the update is then ignored.
+        """
+        columns = check_unique(read_columns(tracks))
+        with self._lock:
+            self._history.add(float(timestamp_s), columns)
+
+    def reset(self) -> None:
+        """Forget all tracks, not the map."""
+        with self._lock:
+            self._history.clear()
+
+    def forecast(self) -> PredictedObjects:
+        """Forecasts of all agents that were seen in the last second before the last update.
+
+        Raises SceneError: there was no update, or tracks are too far apart. TrajformerError: a
+        forecast has NaN or infinity.
+        """
+        with self._lock:
+            steps = self._history.steps()
+            lanes = self._lanes
+        with self._model_lock, torch.inference_mode():
+            return self._forecast(_present(steps, self._clock[0]), lanes)
+
+    def scene(self) -> Scene:
+        """The scene that the next forecast sees, with agents numbered from 0 and without map."""
+        with self._lock:
+            steps = self._history.steps()
+            lanes = self._lanes
+        steps = _present(steps, self._clock[0])
+        with self._model_lock:
+            window = self._move_window(steps, lanes)
+            return scene_of_steps(steps, self._clock, window.origin, window.facing)
+
+    def _forecast(self, steps: TrackSteps, lanes: VectorMap) -> PredictedObjects:
+        _, _, num_future = self._clock
+        if not steps.ids:
+            return _predicted(
+                steps, self._clock[0], np.zeros((0, 3)), np.zeros((0, 1, num_future, 2))
+            )
+        window = self._move_window(steps, lanes)
+        scene = scene_of_steps(steps, self._clock, window.origin, window.facing)
+        if self._config.frame is Frame.FOCAL:
+            scene = _with_focal(scene)
+        sample, pieces = sample_near(scene, window.pieces, self._config)
+        self._warn_about_map(window)
+        observation = stack([sample], self._config.frame).observation
+        observation = observation.map(lambda tensor: tensor.to(self._device))
+        forecast = self._run(observation, pieces).check(observation)
+        unusable = forecast.find_not_finite(observation)
+        if unusable:
+            raise TrajformerError(f"{unusable}: the forecast has NaN or infinity")
+        return self._result(forecast, observation, sample, steps)
+
+    def _move_window(self, steps: TrackSteps, lanes: VectorMap) -> MapWindow:
+        """The window of the map, a new one if agents have left it or the map is another one."""
+        position = _last_positions(steps)
+        window = self._window
+        if window is None or window.lanes is not lanes or not window.contains(position):
+            window = MapWindow.around(lanes, position, self._config)
+            self._window = window
+            self._encoding = None
+        return window
+
+    def _run(self, observation: Observation, pieces: np.ndarray) -> Forecast:
+        """The forecast; SE2Former's encoding of the map is kept while the pieces stay the same."""
+        model = self._model
+        if not isinstance(model, SE2Former):
+            forecast: Forecast = model(observation)
+            return forecast
+        encoding = self._encoding
+        if encoding is None or not np.array_equal(pieces, self._encoded):
+            encoding = model.encode_map(observation)
+            self._encoding = encoding
+            self._encoded = pieces
+        agents = model.encode_agents(observation, encoding)
+        return model.forecast(observation, encoding, agents)
+
+    def _result(
+        self, forecast: Forecast, observation: Observation, sample: Sample, steps: TrackSteps
+    ) -> PredictedObjects:
+        """The forecast with the ids of the tracks, in the frame of the tracks."""
+        num_targets = observation.num_targets
+        rows = np.array([int(name) for name in sample.agent_id[:num_targets]], np.int64)
+        position = forecast.in_city_frame(observation)[0]
+        confidence = forecast.probability()[0].double().cpu().numpy()
+        order = np.argsort(-confidence, 1, kind="stable")
+        confidence = np.take_along_axis(confidence, order, 1)
+        position = np.take_along_axis(position, order[..., None, None], 1)
+        pose = sample.padded["pose"][:num_targets].astype(np.float64)
+        assert self._window is not None
+        pose[:, :2] += self._window.origin
+        # The order of the tracks, not that of the sample.
+        back = np.argsort(rows, kind="stable")
+        return _predicted(
+            _take(steps, rows[back]),
+            self._clock[0],
+            pose[back],
+            position[back],
+            confidence[back],
+        )
+
+    def _warn_about_map(self, window: MapWindow) -> None:
+        """Warn once if the model was trained with maps and there is none."""
+        if self._warned or self._trained_on.has_map is not True:
+            return
+        if not self._config.receives(window.pieces.kind).any():
+            self._warned = True
+            warn("no lane near the tracks, but the model was trained with maps; call set_map")
+
+
+def _predictor(model: str | Path | nn.Module | Predictor) -> Predictor:
+    if isinstance(model, Predictor):
+        return model
+    if isinstance(model, nn.Module):
+        return Predictor(model, device=next(model.parameters(), torch.zeros(())).device)
+    return load_predictor(model)
+
+
+def _clock(trained_on: DataSpec, clock: DataSpec | None) -> tuple[float, int, int]:
+    """Period in seconds, H and F (TrajformerError: unknown, or other ones than in training)."""
+    values = []
+    for name in _CLOCK:
+        known = getattr(trained_on, name)
+        given = None if clock is None else getattr(clock, name)
+        if known is None and given is None:
+            raise TrajformerError(
+                f"clock: {name} is unknown, because the model has no training scenes; give "
+                "clock=DataSpec(period_s=0.1, num_history=20, num_future=30)"
+            )
+        if known is not None and given is not None and known != given:
+            raise TrajformerError(f"clock: {name} {given}, but the model was trained with {known}")
+        values.append(given if known is None else known)
+    period_s, num_history, num_future = values
+    return float(period_s), int(num_history), int(num_future)
+
+
+def _present(steps: TrackSteps, period_s: float) -> TrackSteps:
+    """The tracks that were seen in the last second."""
+    num_steps = steps.valid.shape[1]
+    steps_ago = steps.valid[:, ::-1].argmax(1)
+    is_present = steps.valid.any(1) & (steps_ago * period_s <= SHORT_LOSS_S + ROUNDING_S)
+    if is_present.all() or not num_steps:
+        return steps
+    return _take(steps, is_present.nonzero()[0])
+
+
+def _take(steps: TrackSteps, rows: np.ndarray) -> TrackSteps:
+    """Some tracks, by index int64 [m]."""
+    return TrackSteps(
+        ids=tuple([steps.ids[row] for row in rows.tolist()]),
+        position=steps.position[rows],
+        heading=steps.heading[rows],
+        velocity=steps.velocity[rows],
+        valid=steps.valid[rows],
+        kind=steps.kind[rows],
+        size=steps.size[rows],
+        now_s=steps.now_s,
+    )
+
+
+def _last_positions(steps: TrackSteps) -> np.ndarray:
+    """The last position float64 [A, 2] of each track."""
+    last = steps.valid.shape[1] - 1 - steps.valid[:, ::-1].argmax(1)
+    return steps.position[np.arange(len(last)), last]
+
+
+def _with_focal(scene: Scene) -> Scene:
+    """The scene with a focal agent, for models with its frame: the one nearest to the center."""
+    last = scene.num_history - 1 - scene.valid[:, ::-1].argmax(1)
+    position = scene.position[np.arange(len(last)), last]
+    offset = position - position.mean(0)
+    role = np.full(len(last), AgentRole.SCORED, np.uint8)
+    role[np.hypot(offset[:, 0], offset[:, 1]).argmin()] = AgentRole.FOCAL
+    return replace(scene, agent_role=role)
+
+
+def _predicted(
+    steps: TrackSteps,
+    period_s: float,
+    pose: np.ndarray,
+    position: np.ndarray,
+    confidence: np.ndarray | None = None,
+) -> PredictedObjects:
+    if confidence is None:
+        confidence = np.zeros(position.shape[:2])
+    return PredictedObjects(
+        timestamp_s=steps.now_s,
+        time_step_s=period_s,
+        object_id=steps.ids,
+        classification=steps.kind,
+        pose=pose,
+        shape=steps.size,
+        position=position,
+        confidence=confidence,
+    )

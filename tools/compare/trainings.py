@@ -177,9 +177,13 @@ class Training:
         Raises TrajformerError: the folder has a run of another recipe or store.
         """
         data = self.recipe.data
+        if data.has_several:
+            raise TrajformerError(
+                "data: comparisons have one store for training and one for validation"
+            )
         digests = {
-            "data": digest_of(data.train, data.train_split),
-            "val": digest_of(data.val, data.val_split),
+            "data": digest_of(str(data.train), data.train_split),
+            "val": digest_of(str(data.val), data.val_split),
         }
         # Paths are left out: a moved folder is the same run.
         recipe = replace(

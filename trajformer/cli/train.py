@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from jsonargparse import ActionConfigFile, Namespace
 
+from trajformer.cli.data_sets import joined, plain_sources
 from trajformer.cli.files import refuse_inputs
 from trajformer.cli.forecasters import warn_if_interrupted
 from trajformer.cli.parsing import Formatter, Parser, add_variant
@@ -78,6 +79,7 @@ class RecipeParser(Parser):
 
         Raises TrajformerError: there is no run to resume; see also `RecipeAction`.
         """
+        words = joined(words)
         try:
             return self._parse_with_recipes(words)
         except OtherTaskError as error:
@@ -174,7 +176,8 @@ def _new_parser(task: str) -> RecipeParser:
     made = RecipeParser(
         formatter_class=Formatter,
         description="Train a recipe. All fields of the recipe are options, too: "
-        "--data.train STORE --optim.learning_rate 5e-4. "
+        "--data.train STORE --optim.learning_rate 5e-4. --data.train A --data.train B:0.5 trains "
+        "on several data sets, on half of the scenes of B in each epoch. "
         "--model.mmtransformer.help lists the fields of a model. "
         f"`trajformer train TASK --help` lists the fields of another task ({others}). "
         "OUT receives best.ckpt, last.ckpt, config.yaml, csv/metrics.csv and, "
@@ -205,19 +208,26 @@ def run(args: Namespace) -> None:
 
     task = TASKS[args.task]
     plain = args.as_dict()
+    for part in ("train", "val"):
+        if part in plain["data"]:
+            plain["data"][part] = plain_sources(plain["data"][part])
     recipe = from_plain(task.recipe, {item.name: plain[item.name] for item in fields(task.recipe)})
     stores = _stores(recipe)
-    refuse_inputs(args.out, list(stores.items()))
+    refuse_inputs(args.out, stores)
     if not args.resume:
         recipes = [("config", Path(str(path))) for path in args.config or () if path]
         refuse_inputs(args.out / CONFIG, recipes)
     if args.task == TrainConfig.task:
-        for store in set(stores.values()):
+        for store in {store for _, store in stores}:
             warn_if_interrupted(store)
     rank_zero_only(print)(train(recipe, task, args.out, resume=args.resume))
 
 
-def _stores(recipe: Any) -> dict[str, Path]:
-    """The stores or files that a recipe names, by field."""
-    paths = {f"data.{part}": getattr(recipe.data, part, "") for part in ("train", "val")}
-    return {field: Path(path) for field, path in paths.items() if path}
+def _stores(recipe: Any) -> list[tuple[str, Path]]:
+    """The stores or files that a recipe names, with their fields."""
+    named = []
+    for part in ("train", "val"):
+        given = getattr(recipe.data, part, "")
+        paths = [given] if isinstance(given, str) else [source.store for source in given]
+        named += [(f"data.{part}", Path(path)) for path in paths if path]
+    return named

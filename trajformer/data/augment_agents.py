@@ -60,8 +60,12 @@ def _is_moving(batch: SceneBatch) -> Tensor:
     o = batch.observation
     truth = batch.truth
     shape = o.target_mask.shape
-    end = truth.position[..., -1, :].reshape(*shape, -1, 2)  # [B, S, G, 2] of G futures
-    is_known = truth.valid[..., -1].reshape(*shape, -1)
+    # The last step of a scene: in a training with several data sets, horizons differ.
+    recorded = truth.valid.flatten(1, -2).any(1)  # [B, F]
+    step = torch.arange(o.num_future, device=recorded.device)
+    last = append_axes((step * recorded).amax(-1), truth.valid.ndim)
+    end = truth.position.take_along_dim(last[..., None], -2).reshape(*shape, -1, 2)  # [B, S, G, 2]
+    is_known = truth.valid.take_along_dim(last, -1).reshape(*shape, -1)
     start = o.pose[:, : o.num_targets, None, :2]
     is_far = (end - start).norm(dim=-1) >= _MOVING_M
     return (is_far & is_known).any(-1)

@@ -161,6 +161,12 @@ class SceneBatch(TensorRecord):
         """B."""
         return self.observation.num_scenes
 
+    def first_steps(self, steps: int) -> "SceneBatch":
+        """The batch with a horizon of `steps` steps."""
+        observation = replace(self.observation, num_future=steps)
+        position = self.truth.position[..., :steps, :]
+        return SceneBatch(observation, Truth(position, self.truth.valid[..., :steps]))
+
 
 def collate(scenes: Sequence[Scene], config: BatchConfig = BatchConfig()) -> SceneBatch:
     """Select, cut and pad at least one scene into a batch.

@@ -131,6 +131,14 @@ class Forecast:
         frame_pose = observation.frame_pose.cpu()[:, None, None, None]
         return from_frame(position, frame_pose).numpy()
 
+    def first_steps(self, steps: int) -> Forecast:
+        """The forecast of the first `steps` steps, without auxiliary forecasts and latents."""
+        scale = self.scale
+        if scale is not None:
+            scale = scale[..., :steps, :]
+        position = self.position[..., :steps, :]
+        return replace(self, position=position, scale=scale, auxiliary=(), latent=None, prior=None)
+
     def select(self, index: Tensor) -> Forecast:
         """Modes in the order of `index`, without auxiliary forecasts and latents.
 

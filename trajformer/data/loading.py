@@ -1,10 +1,11 @@
 """From a store to batches: data sets with batches as items, the order of scenes, and a loader.
 
 In an epoch, every scene is used once, in steps of nearly equal size, with scenes of similar size in
-one step. A step is one update of the weights by all processes together. The scenes of a step depend
-on the seed, the epoch, the number of scenes and steps, and the sizes of the scenes; processes only
-divide a step. Therefore an epoch can resume at any step, also with another number of processes if
-the number of steps stays the same.
+one step; a `Mixture` states the scenes of an epoch for several data sets. A step is one update of
+the weights by all processes together. The scenes of a step depend on the seed, the epoch, the
+number of scenes and steps, and the sizes of the scenes; processes only divide a step. Therefore an
+epoch can resume at any step, also with another number of processes if the number of steps stays the
+same.
 
 Workers import only this module and its dependencies, not the training framework, so that they start
 quickly.
@@ -22,8 +23,11 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from trajformer.data.batch import SceneBatch, stack
-from trajformer.data.sample import BatchConfig, Sample, branched, samples
+from trajformer.data.mixture import Mixture
+from trajformer.data.sample import BatchConfig, Sample, branched, extended, samples
 from trajformer.errors import HANGUP, TrajformerError
+from trajformer.scenes.resample import ResampledScenes
+from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
 
 # padded axes of a batch, with their masks
@@ -36,7 +40,9 @@ Sizes = Callable[[np.ndarray], np.ndarray]  # scene indices [n] -> their lengths
 class SceneDataset(Dataset[SceneBatch]):
     """The first `limit` scenes of a store: `data[[3, 1, 4]]` is the batch of these three scenes.
 
-    With `cache`, samples stay in memory after their first use.
+    With `cache`, samples stay in memory after their first use. With `clock`, scenes are resampled
+    to its period, and samples have its history and horizon: longer ones are cut, and steps that
+    were not recorded are not valid.
     """
 
     def __init__(
@@ -46,10 +52,12 @@ class SceneDataset(Dataset[SceneBatch]):
         limit: int | None = None,
         *,
         cache: bool = False,
+        clock: DataSpec | None = None,
     ) -> None:
         self.store = store
         self.config = config
         self.cache = cache
+        self.clock = clock
         self.name = str(store.root)
         self.size = len(store)
         if limit is not None:
@@ -70,9 +78,10 @@ class SceneDataset(Dataset[SceneBatch]):
 
     def sample(self, index: int) -> Sample:
         """The sample of one scene."""
-        return self._samples([index])[0]
+        return self.samples([index])[0]
 
-    def _samples(self, indices: Sequence[int]) -> list[Sample]:
+    def samples(self, indices: Sequence[int]) -> list[Sample]:
+        """The samples of some scenes."""
         missing = [index for index in dict.fromkeys(indices) if index not in self.cached]
         read = dict(zip(missing, self._read(missing), strict=True))
         if self.cache:
@@ -80,10 +89,16 @@ class SceneDataset(Dataset[SceneBatch]):
         return [read.get(index) or self.cached[index] for index in indices]
 
     def _read(self, indices: Sequence[int]) -> list[Sample]:
-        return samples([self.store[index] for index in indices], self.config)
+        clock = self.clock
+        if clock is None:
+            return samples([self.store[index] for index in indices], self.config)
+        assert clock.num_history and clock.num_future
+        scenes = ResampledScenes(self.store, clock)
+        short = samples([scenes[index] for index in indices], self.config)
+        return [extended(sample, clock.num_history, clock.num_future) for sample in short]
 
     def __getitem__(self, indices: Sequence[int]) -> SceneBatch:
-        return stack(self._samples(indices), self.config.frame)
+        return stack(self.samples(indices), self.config.frame)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """Lengths int32 [n, AXES] of the samples of some scenes, measured on the first request."""
@@ -92,9 +107,62 @@ class SceneDataset(Dataset[SceneBatch]):
         unknown = indices[self.lengths[indices, 0] < 0].tolist()
         for start in range(0, len(unknown), READ_SIZE):
             chunk = unknown[start : start + READ_SIZE]
-            for index, sample in zip(chunk, self._samples(chunk), strict=True):
+            for index, sample in zip(chunk, self.samples(chunk), strict=True):
                 self.lengths[index] = [len(sample.padded[mask]) for mask in AXES.values()]
         return self.lengths[indices]
+
+
+class MixedDataset(Dataset[SceneBatch]):
+    """The scenes of several data sets of one clock, numbered one data set after the other."""
+
+    def __init__(self, parts: Sequence[SceneDataset]) -> None:
+        self.parts = tuple(parts)
+        self.config = parts[0].config
+        self.name = ", ".join([part.name for part in parts])
+        # number of the first scene of each part, and the number of scenes
+        self.starts = np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def num_scenes(self) -> int:
+        """Number of scenes of all parts."""
+        return len(self)
+
+    def sample(self, index: int) -> Sample:
+        """The sample of one scene."""
+        [(part, _)] = self._by_part(np.array([index]))
+        return part.sample(index - self._start(part))
+
+    def __getitem__(self, indices: Sequence[int]) -> SceneBatch:
+        numbers = np.asarray(indices)
+        read: dict[int, Sample] = {}
+        for part, rows in self._by_part(numbers):
+            samples_of_part = part.samples((numbers[rows] - self._start(part)).tolist())
+            read |= dict(zip(rows.tolist(), samples_of_part, strict=True))
+        return stack([read[row] for row in range(len(numbers))], self.config.frame)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Lengths int32 [n, AXES] of the samples of some scenes."""
+        lengths = np.zeros((len(indices), len(AXES)), np.int32)
+        for part, rows in self._by_part(indices):
+            lengths[rows] = part.sizes(indices[rows] - self._start(part))
+        return lengths
+
+    def _start(self, part: SceneDataset) -> int:
+        return int(self.starts[self.parts.index(part)])
+
+    def _by_part(self, numbers: np.ndarray) -> Iterator[tuple[SceneDataset, np.ndarray]]:
+        """The parts that have some of these scenes, with the positions of the scenes."""
+        owner = np.searchsorted(self.starts, numbers, side="right") - 1
+        for index, part in enumerate(self.parts):
+            rows = np.flatnonzero(owner == index)
+            if len(rows):
+                yield part, rows
+
+
+TrainingScenes = SceneDataset | MixedDataset
 
 
 class BranchDataset(SceneDataset):
@@ -173,9 +241,10 @@ class SequentialOrder:
 class EpochShuffle:
     """A new random order in every epoch.
 
-    The shuffled scenes are cut into pools of `pool` steps. Within a pool, scenes of similar size
-    share a step, and the steps come in random order. `sizes` is called once per pool, when the pool
-    is needed, and never with a pool of one step.
+    With a `mixture`, `scenes` is the number of scenes that it gives for an epoch. The shuffled
+    scenes are cut into pools of `pool` steps. Within a pool, scenes of similar size share a step,
+    and the steps come in random order. `sizes` is called once per pool, when the pool is needed,
+    and never with a pool of one step.
     """
 
     scenes: int
@@ -183,10 +252,14 @@ class EpochShuffle:
     seed: int
     pool: int
     sizes: Sizes
+    mixture: Mixture | None = None
 
     def epoch(self, number: int, first: int = 0) -> Iterator[np.ndarray]:
         """The scenes of each step of an epoch, from step `first` on."""
-        shuffled = np.random.default_rng((self.seed, number)).permutation(self.scenes)
+        chosen = np.arange(self.scenes)
+        if self.mixture is not None:
+            chosen = self.mixture.epoch(number)
+        shuffled = np.random.default_rng((self.seed, number)).permutation(chosen)
         steps = np.array_split(shuffled, self.steps)
         num_pools = math.ceil(self.steps / self.pool)
         cuts = [index * self.steps // num_pools for index in range(num_pools + 1)]

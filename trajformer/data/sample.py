@@ -311,6 +311,32 @@ def _assemble(
     )
 
 
+# first steps and last steps that were not recorded
+_HISTORY_FIELDS = ("position", "heading", "velocity", "valid")
+_FUTURE_FIELDS = ("target", "target_valid")
+
+
+def extended(sample: Sample, num_history: int, num_future: int) -> Sample:
+    """The sample with at least these numbers of steps.
+
+    The added first steps of the history and last steps of the horizon are not valid, and zero.
+    """
+    period_s, history, future, unit = sample.clock
+    before = max(num_history - history, 0)
+    after = max(num_future - future, 0)
+    if before == 0 and after == 0:
+        return sample
+    padded = dict(sample.padded)
+    for name, steps in [(name, (before, 0)) for name in _HISTORY_FIELDS] + [
+        (name, (0, after)) for name in _FUTURE_FIELDS
+    ]:
+        value = padded[name]
+        padding = [(0, 0)] * value.ndim
+        padding[1] = steps
+        padded[name] = np.pad(value, padding)
+    return replace(sample, padded=padded, clock=(period_s, history + before, future + after, unit))
+
+
 # ---- several futures of one past -------------------------------------------------------------
 
 

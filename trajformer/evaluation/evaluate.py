@@ -7,21 +7,31 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import nn
 from tqdm import tqdm
 
-from trajformer.data.batch import SceneBatch, collate
+from trajformer.data.batch import SceneBatch, stack
 from trajformer.data.forecast import Forecast
-from trajformer.data.sample import BatchConfig
+from trajformer.data.sample import BatchConfig, extended, samples
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.columns import Collector, ScoredBatch, restricted
 from trajformer.evaluation.details import detail_groups
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.evaluation.scoring import MOVING_M, Rules, Scoring
 from trajformer.models.forecaster import Forecaster, Predictor
+from trajformer.scenes.geometry import from_frame
+from trajformer.scenes.resample import ResampledScenes
 from trajformer.scenes.scene import Scene
-from trajformer.scenes.spec import DataSpec, check_scenes, warn, warn_about_maps
+from trajformer.scenes.spec import (
+    ROUNDING,
+    DataSpec,
+    check_scenes,
+    is_source,
+    warn,
+    warn_about_maps,
+)
 
 
 class Scenes(Protocol):
@@ -49,18 +59,32 @@ def run(
         yield scored.batch, scored.forecast
 
 
-@torch.inference_mode()
 def run_scenes(
     predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = True
 ) -> Iterator[ScoredBatch]:
     """Forecast every scene of a split, in order; results stay on the predictor's device.
 
-    The model is put into evaluation mode: dropout would make forecasts random and worse. Warns
-    once if scenes have no map and the training scenes had maps, and the reverse, and if the batch
-    settings differ from the model's. Raises TrajformerError: the model does not fit the scenes
-    (another clock, for example), scenes have different clocks, or a forecast has wrong shapes, NaN
-    or infinity.
+    The model is put into evaluation mode: dropout would make forecasts random and worse. If it was
+    trained on several data sets and the scenes have the clock of one of them, they are resampled
+    to the period of the model, and its forecast is cut to their horizon. Warns once if scenes have
+    no map and the training scenes had maps, and the reverse, and if the batch settings differ from
+    the model's. Raises TrajformerError: the model does not fit the scenes (another clock, for
+    example), scenes have different clocks, or a forecast has wrong shapes, NaN or infinity.
     """
+    for scored in _run(predictor, scenes, batch_size, progress):
+        steps = scored.scenes[0].num_future
+        if scored.batch.observation.num_future == steps:
+            yield scored
+        else:
+            batch = scored.batch.first_steps(steps)
+            yield ScoredBatch(scored.scenes, batch, scored.forecast.first_steps(steps))
+
+
+@torch.inference_mode()
+def _run(
+    predictor: Predictor, scenes: Scenes, batch_size: int, progress: bool
+) -> Iterator[ScoredBatch]:
+    """As `run_scenes`, with batches and forecasts of the horizon of the model."""
     if not hasattr(scenes, "root"):  # the name of a store, or a list of scenes
         kind = type(scenes).__name__
         expected = 'expected the split of a store, such as SceneStore("STORE", "val")'
@@ -71,23 +95,38 @@ def run_scenes(
     bar = tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress)
     predictor.model.eval()
     _warn_about_batch(predictor)
+    trained_on = predictor.trained_on
+    source = _on_clock(scenes, trained_on)
     first_spec: DataSpec | None = None
     with_map = 0
     with bar:
         for start in range(0, len(scenes), batch_size):
             stop = min(start + batch_size, len(scenes))
-            read = [scenes[index] for index in range(start, stop)]
-            spec = DataSpec.of(read[0])  # `collate` compares the others with it
-            check_scenes(spec, predictor.trained_on, scenes.root)
+            read = [source[index] for index in range(start, stop)]
+            spec = DataSpec.of(read[0])  # `stack` compares the others with it
+            if source is scenes:
+                check_scenes(spec, trained_on, scenes.root)
             first_spec = first_spec or spec
             check_scenes(spec, first_spec, scenes.root, "its first scene has")
             for scene in read:
                 with_map += int(predictor.batch.receives(scene.polyline_kind).any())
-            batch = collate(read, predictor.batch).to(predictor.device, non_blocking=True)
+            parts = samples(read, predictor.batch)
+            if source is not scenes:
+                assert trained_on.num_history and trained_on.num_future
+                steps = (trained_on.num_history, trained_on.num_future)
+                parts = [extended(part, *steps) for part in parts]
+            batch = stack(parts, predictor.batch.frame).to(predictor.device, non_blocking=True)
             forecast = _forecast(predictor, batch, where)
             yield ScoredBatch(read, batch, forecast)
             bar.update(len(read))
-    warn_about_maps(with_map, len(scenes), predictor.trained_on, where)
+    warn_about_maps(with_map, len(scenes), trained_on, where)
+
+
+def _on_clock(scenes: Scenes, trained_on: DataSpec) -> Scenes:
+    """The scenes, resampled when read if they are like one of several training data sets."""
+    if trained_on.sources and len(scenes) and is_source(DataSpec.of(scenes[0]), trained_on):
+        return ResampledScenes(scenes, trained_on)
+    return scenes
 
 
 def _warn_about_batch(predictor: Predictor) -> None:
@@ -225,9 +264,20 @@ def _no_agents(scenes: Scenes, targets: int, kind: str, rules: Rules) -> str:
 def track_forecasts(
     predictor: Predictor, scenes: Scenes, *, batch_size: int = 32, progress: bool = False
 ) -> Iterator[TrackForecast]:
-    """Every target's modes in the city frame, in the order of the scenes."""
-    for batch, forecast in run(predictor, scenes, batch_size=batch_size, progress=progress):
-        yield from track_forecasts_of(forecast, batch.observation)
+    """Every target's modes in the city frame at the steps of its scene, in the order of the scenes.
+
+    Raises the errors of `run_scenes`.
+    """
+    has_clock = _on_clock(scenes, predictor.trained_on) is scenes
+    start = 0
+    for scored in _run(predictor, scenes, batch_size, progress):
+        tracks = track_forecasts_of(scored.forecast, scored.batch.observation)
+        if has_clock:
+            yield from tracks
+        else:
+            first = scenes[start]
+            yield from _at_steps(tracks, scored, first.period_s, first.num_future)
+        start += len(scored.scenes)
 
 
 def forecast_scene(predictor: Predictor, scene: Scene) -> list[TrackForecast]:
@@ -248,3 +298,22 @@ class _OneScene:
 
     def __getitem__(self, index: int) -> Scene:
         return self.scene
+
+
+def _at_steps(
+    tracks: Iterable[TrackForecast], scored: ScoredBatch, period_s: float, num_future: int
+) -> Iterator[TrackForecast]:
+    """Forecasts on another clock, linear between the present and the steps of the model."""
+    observation = scored.batch.observation
+    present = from_frame(observation.pose.double()[..., :2], observation.frame_pose[:, None])
+    targets = observation.target_mask.nonzero()
+    step = np.arange(1, num_future + 1) * (period_s / observation.period_s)
+    nearest = np.rint(step)
+    step = np.where(np.abs(step - nearest) <= ROUNDING * step, nearest, step)
+    before = np.minimum(np.floor(step).astype(np.intp), observation.num_future - 1)
+    fraction = (step - before)[:, None]
+    for track, (b, s) in zip(tracks, targets.tolist(), strict=True):
+        start = np.broadcast_to(present[b, s].cpu().numpy(), (len(track.position), 1, 2))
+        path = np.concatenate([start, track.position], 1)  # [K, 1 + F, 2]
+        change = path[:, before + 1] - path[:, before]
+        yield replace(track, position=path[:, before] + change * fraction)

@@ -10,7 +10,7 @@ from torch import nn
 
 from trajformer.config import Config
 from trajformer.core.blocks import BlockConfig
-from trajformer.data.loading import SceneDataset
+from trajformer.data.loading import TrainingScenes
 from trajformer.data.sample import BatchConfig
 from trajformer.losses.set_loss import SetLossConfig
 from trajformer.scenes.spec import DataSpec
@@ -64,7 +64,7 @@ class Forecaster(nn.Module):
             self.__dict__[name] = torch.compile(getattr(self, name), *args, **kwargs)
 
     def prepare(
-        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+        self, scenes: TrainingScenes, seed: int, first_stage: nn.Module | None = None
     ) -> None:
         """Fit constants of the model to the training data, once before training.
 

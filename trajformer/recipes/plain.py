@@ -74,7 +74,10 @@ def from_plain(kind: Any, value: Any, where: str = "", default: Any = None) -> A
     if get_origin(kind) in (Union, UnionType):
         if value is None and type(None) in get_args(kind):
             return None
-        kind = next(option for option in get_args(kind) if option is not type(None))
+        options = [option for option in get_args(kind) if option is not type(None)]
+        kind = options[0]
+        if isinstance(value, list | tuple):
+            kind = next((option for option in options if get_origin(option) is tuple), kind)
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return _leaf(kind, value, where)
     if isinstance(value, kind):

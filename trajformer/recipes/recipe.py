@@ -19,6 +19,22 @@ DEFAULT_EPOCHS = 50
 
 
 @dataclass(frozen=True)
+class SourceConfig(Config, limits={"weight": (1e-3, 1e3)}):
+    """One of several data sets.
+
+    Attributes:
+        store: store made by `trajformer preprocess`.
+        split: split of the store, by default `train_split` or `val_split`.
+        weight: scenes of this source in an epoch, relative to the number of its scenes. With 0.5,
+            an epoch has half of them, and the next epoch the other half; with 2, each one twice.
+    """
+
+    store: str
+    split: str | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
 class DataConfig(
     Config,
     positive=("batch_size", "bucket"),
@@ -27,15 +43,17 @@ class DataConfig(
     """The scenes and how they become batches.
 
     Attributes:
-        train: store made by `trajformer preprocess`.
-        val: store to validate on, often the same folder.
+        train: store made by `trajformer preprocess`, or a list of several (`SourceConfig`). Period
+            and history of all scenes are then those of the first source, and the horizon is the
+            longest one.
+        val: store to validate on, often the same folder, or a list of several.
         train_split: split of `train`.
         val_split: split of `val`.
         batch_size: largest number of scenes per step and device.
         workers: loader processes, at most one per core; 0 loads in the training process.
         cache: keep samples (about 10 kB each) in memory after their first use, in every loader
             process.
-        limit_train: use only the first `limit_train` scenes.
+        limit_train: use only the first `limit_train` scenes, of each source.
         bucket: number of steps among which scenes of similar size are grouped into batches; 1
             ignores the sizes.
         branches: join training scenes with a common past (`trajformer synthesize --branches`) into
@@ -46,8 +64,8 @@ class DataConfig(
         batch: how scenes become tensors.
     """
 
-    train: str = ""
-    val: str = ""
+    train: str | tuple[SourceConfig, ...] = ""
+    val: str | tuple[SourceConfig, ...] = ""
     train_split: str = "train"
     val_split: str = "val"
     batch_size: int = 32
@@ -59,6 +77,29 @@ class DataConfig(
     unit: Literal["m", "px"] = "m"
     learn_from: Targets | None = None
     batch: BatchConfig = field(default_factory=BatchConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for part in ("train", "val"):
+            if getattr(self, part) == ():
+                raise ConfigError(part, "no source, give at least one store")
+        if isinstance(self.train, tuple) and self.branches:
+            raise ConfigError("branches", "true, but data.train is a list of sources")
+        if any(source.weight != 1.0 for source in self.sources("val")):
+            raise ConfigError("val", "has a weight, but weights are for data.train")
+
+    @property
+    def has_several(self) -> bool:
+        """Whether the scenes are brought to a common clock: `train` or `val` is a list."""
+        return isinstance(self.train, tuple) or isinstance(self.val, tuple)
+
+    def sources(self, part: Literal["train", "val"]) -> tuple[SourceConfig, ...]:
+        """The stores of a part with their splits; none if the part is not given."""
+        given = getattr(self, part)
+        default_split = getattr(self, f"{part}_split")
+        if isinstance(given, str):
+            given = (SourceConfig(given),) if given else ()
+        return tuple([replace(one, split=one.split or default_split) for one in given])
 
     @property
     def train_batch(self) -> BatchConfig:

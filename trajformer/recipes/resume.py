@@ -117,6 +117,8 @@ def _fixed_fields(recipe: Any) -> dict[str, Any]:
     data = plain.get("data", {})
     fixed = {name: value for name, value in plain.items() if name not in _MAY_CHANGE}
     fixed["data"] = {name: value for name, value in data.items() if name in _FIXED_DATA}
+    if isinstance(data.get("train"), list):  # several sources, which may have moved
+        fixed["data"]["train"] = [source | {"store": ""} for source in data["train"]]
     return fixed
 
 

@@ -20,7 +20,7 @@ from trajformer.scenes.geometry import wrap
 from trajformer.scenes.manifest import RESAMPLED, read_finished, shard_files, write_manifest
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import PackedScene, Shard, pack, write_shard
-from trajformer.scenes.spec import MAX_STEPS, ROUNDING, max_steps
+from trajformer.scenes.spec import MAX_STEPS, ROUNDING, DataSpec, max_steps
 
 
 def resample_scene(
@@ -81,6 +81,46 @@ def resample_scene(
         light_state=light_state,
     )
     return resampled.validate()
+
+
+class ResampledScenes:
+    """The scenes of a split with the period of another clock, resampled when they are read.
+
+    They have at most the history and horizon of the clock, and fewer steps if the recording is
+    shorter. They have no steps that were not recorded: batches add those.
+    """
+
+    def __init__(self, scenes: Any, clock: DataSpec) -> None:
+        self.scenes = scenes  # a `SceneStore`
+        self.clock = clock
+
+    @property
+    def root(self) -> Path:
+        """The folder of the scenes."""
+        root: Path = self.scenes.root
+        return root
+
+    @property
+    def split(self) -> str:
+        """Name of the split."""
+        split: str = self.scenes.split
+        return split
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, index: int) -> Scene:
+        clock = self.clock
+        assert clock.period_s and clock.num_history and clock.num_future
+        scene: Scene = self.scenes[index]
+        ratio = clock.period_s / scene.period_s
+        history, future = max_steps(ratio, scene.num_history, scene.num_future)
+        history = min(history, clock.num_history)
+        future = min(future, clock.num_future)
+        is_same = abs(ratio - 1) <= ROUNDING
+        if is_same and (history, future) == (scene.num_history, scene.num_future):
+            return replace(scene, period_s=clock.period_s)
+        return resample_scene(scene, clock.period_s, history, future)
 
 
 def _check_length(scene: Scene, name: str, steps: int, recorded: int, period_s: float) -> None:

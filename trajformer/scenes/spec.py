@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,17 @@ _TYPES = {
     "num_history": int,
     "num_future": int,
     "has_map": bool,
+    "sources": tuple,
 }
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Clock, horizon, unit, map and origin of scenes; None is unknown."""
+    """Clock, horizon, unit, map and origin of scenes; None is unknown.
+
+    `sources` has the properties of each data set if a model was trained on several. The clock is
+    then the common one, of `common_spec`, and `source` and `split` are unknown.
+    """
 
     source: str | None = None  # the data set
     split: str | None = None
@@ -39,6 +45,7 @@ class DataSpec:
     num_history: int | None = None
     num_future: int | None = None
     has_map: bool | None = None  # at least one scene has a polyline that models receive
+    sources: tuple[DataSpec, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -64,13 +71,23 @@ class DataSpec:
     def from_plain(cls, plain: Any) -> DataSpec:
         """The inverse of `to_plain` (TrajformerError: a field is unknown or has another type)."""
         try:
-            return cls(**plain)
-        except TypeError as error:
+            values = dict(plain)
+            if "sources" in values:
+                values["sources"] = tuple([cls.from_plain(part) for part in values["sources"]])
+            return cls(**values)
+        except (TypeError, ValueError) as error:
             raise TrajformerError(f"properties of the training scenes: {error}") from error
 
     def to_plain(self) -> dict[str, Any]:
         """The known properties by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        plain: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and field.name != "sources":
+                plain[field.name] = value
+        if self.sources:
+            plain["sources"] = [source.to_plain() for source in self.sources]
+        return plain
 
     def contains(self, scene: Scene) -> bool:
         """Whether a scene is from this split of this data set (see `same_split`).
@@ -78,6 +95,8 @@ class DataSpec:
         An unknown data set counts as equal. In ETH/UCY the training part of a set holds the
         recordings of all other sets.
         """
+        if any(source.contains(scene) for source in self.sources):
+            return True
         if self.split is None or self.source not in (None, scene.source):
             return False
         if same_split(self.split, scene.split):
@@ -100,6 +119,39 @@ def max_steps(ratio: float, num_history: int, num_future: int) -> tuple[int, int
     history = math.floor(min((num_history - 1) / ratio, MAX_STEPS) + ROUNDING)
     future = math.floor(min(num_future / ratio, MAX_STEPS) + ROUNDING)
     return history + 1, future
+
+
+def common_spec(specs: Sequence[DataSpec]) -> DataSpec:
+    """The properties of a training on scenes with these properties.
+
+    Period and history are those of the first source. The horizon is the longest one in seconds,
+    rounded up to a step. Raises TrajformerError: the units differ, or a horizon has too many steps.
+    """
+    first = specs[0]
+    longest = 0
+    for spec in specs:
+        if spec.unit != first.unit:
+            names = f"{first.source} has lengths in {first.unit}, {spec.source} in {spec.unit}"
+            raise TrajformerError(f"data sets of different units in one training: {names}")
+        assert first.period_s and spec.period_s and spec.num_future
+        ratio = first.period_s / spec.period_s
+        longest = max(longest, math.ceil(spec.num_future / ratio - ROUNDING))
+    if longest > MAX_STEPS:
+        steps = f"{longest} steps of {first.period_s} s"
+        raise TrajformerError(f"the longest horizon has {steps}, expected at most {MAX_STEPS}")
+    return replace(
+        first,
+        source=None,
+        split=None,
+        num_future=longest,
+        has_map=any(spec.has_map for spec in specs),
+        sources=tuple(specs),
+    )
+
+
+def is_source(scenes: DataSpec, expected: DataSpec) -> bool:
+    """Whether scenes have the unit and clock of one of several data sets of a training."""
+    return any(not differences(scenes, source) for source in expected.sources)
 
 
 def differences(scenes: DataSpec, expected: DataSpec) -> list[str]:

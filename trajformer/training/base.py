@@ -178,11 +178,24 @@ class TaskData(L.LightningDataModule):
 
     def _steps(self, name: str) -> int:
         items: Items = getattr(self, name)
+        return self._steps_of(name, self.count_items(name), items.name)
+
+    def _steps_of(self, name: str, count: int, items_name: str) -> int:
+        """Steps of `count` items (TrajformerError: there are fewer items than processes)."""
         processes = self.trainer.world_size if self.trainer else 1
         try:
-            return count_steps(len(items), self.loading.batch_size, processes)
+            return count_steps(count, self.loading.batch_size, processes)
         except TrajformerError as error:
-            raise TrajformerError(f"data.{name}: {items.name}: {error}") from error
+            raise TrajformerError(f"data.{name}: {items_name}: {error}") from error
+
+    def count_items(self, part: str) -> int:
+        """Number of items of an epoch ("train") or of a validation ("val")."""
+        items: Items = getattr(self, part)
+        return len(items)
+
+    def summary(self) -> str:
+        """The items and their numbers, in a few words."""
+        return f"{len(self.train):,} items of {self.train.name}, {len(self.val):,} to validate"
 
     def state_dict(self) -> dict[str, Any]:
         """The values that determine the order of an epoch.
@@ -190,7 +203,7 @@ class TaskData(L.LightningDataModule):
         A run resumes within an epoch only if they are unchanged.
         """
         return {
-            "scenes": len(self.train),
+            "scenes": self.count_items("train"),
             "steps": self.count_steps(),
             "seed": self.seed,
             "bucket": self.loading.bucket,
@@ -204,7 +217,8 @@ class TaskData(L.LightningDataModule):
         """The order of training."""
         items = self.measured()
         steps = self._steps("train")
-        return EpochShuffle(len(items), steps, self.seed, self.loading.bucket, items.sizes)
+        scenes = self.count_items("train")
+        return EpochShuffle(scenes, steps, self.seed, self.loading.bucket, items.sizes)
 
     def _loader(
         self, items: Items, order: SequentialOrder | EpochShuffle, epoch: int = 0, step: int = 0
@@ -228,7 +242,7 @@ class TaskData(L.LightningDataModule):
         epoch = loop.epoch_progress.current.processed
         return self._loader(self.train, self.order(), epoch, first_step)
 
-    def val_dataloader(self) -> DataLoader[Any]:
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
         """The stored order, every item once."""
         return self._loader(self.val, SequentialOrder(len(self.val), self._steps("val")))
 

@@ -144,7 +144,7 @@ def start_line(module: TaskModule, data: TaskData, completed_steps: int = 0) -> 
     """The model, the data and the length of a training in one line."""
     parameters = sum(parameter.numel() for parameter in module.model.parameters())
     model = f"{type(module.model).__name__} ({parameters / 1e6:.2f} M parameters)"
-    items = f"{len(data.train):,} items of {data.train.name}, {len(data.val):,} to validate"
+    items = data.summary()
     config = module.config
     length = f"{config.num_steps:,} steps" if config.num_steps else ""
     if config.trainer.num_epochs is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast, Gaussian
-from trajformer.data.loading import SceneDataset
+from trajformer.data.loading import TrainingScenes
 from trajformer.errors import TrajformerError
 from trajformer.models.agentformer.losses import SamplerLossConfig
 from trajformer.models.agentformer.model import AgentFormer, AgentFormerConfig
@@ -71,7 +71,7 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
         return self
 
     def prepare(
-        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+        self, scenes: TrainingScenes, seed: int, first_stage: nn.Module | None = None
     ) -> None:
         """Copy the weights of the first stage; only its numbers of samples and scores may differ.
 

@@ -27,7 +27,7 @@ from trajformer.core.blocks import Decoder, Encoder
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.data.loading import SceneDataset
+from trajformer.data.loading import TrainingScenes
 from trajformer.errors import ConfigError
 from trajformer.losses.world_loss import WorldLossConfig
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
@@ -256,7 +256,7 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
         return consensus(forecast, self.config.consensus_m)
 
     def prepare(
-        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+        self, scenes: TrainingScenes, seed: int, first_stage: nn.Module | None = None
     ) -> None:
         """Fit the regions to the end points of the training scenes, if the model has regions."""
         if self.regions is not None:

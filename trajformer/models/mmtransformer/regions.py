@@ -17,7 +17,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from trajformer.data.loading import SceneDataset
+from trajformer.data.loading import TrainingScenes
 from trajformer.errors import TrajformerError
 from trajformer.scenes.geometry import to_frame
 
@@ -40,20 +40,26 @@ def region_of(end: Tensor, regions: Tensor) -> Tensor:
     return (squared_distance - regions[:, 2]).argmin(-1)
 
 
-def fit_regions(scenes: SceneDataset, count: int, seed: int) -> Tensor:
+def fit_regions(scenes: TrainingScenes, count: int, seed: int) -> Tensor:
     """Equal-size regions [M, 3] of the end points of targets in a random choice of training scenes.
 
-    Targets that are not valid in the last step are left out. The result depends on the scenes,
-    `count` and `seed` only. Raises TrajformerError: there are fewer end points than regions.
+    Targets that are not valid in the last recorded step of their scene are left out. The result
+    depends on the scenes, `count` and `seed` only. Raises TrajformerError: there are fewer end
+    points than regions.
     """
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(scenes))[:_MAX_SCENES]
     ends = [np.zeros((0, 2), np.float32)]
     for index in chosen.tolist():
         padded = scenes.sample(index).padded
-        known = padded["target_valid"][:, -1]
+        valid = padded["target_valid"]  # [S, F]
+        # In a training with several data sets, horizons differ.
+        last = np.flatnonzero(valid.any(0))[-1:]
+        if len(last) == 0:
+            continue
+        known = valid[:, last[0]]
         pose = padded["pose"][: len(known)]
-        end = to_frame(padded["target"][:, -1], pose)
+        end = to_frame(padded["target"][:, last[0]], pose)
         ends.append(end[known])
     return equal_regions(np.concatenate(ends), count, seed)
 

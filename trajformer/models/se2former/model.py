@@ -34,7 +34,7 @@ from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
-from trajformer.data.loading import SceneDataset
+from trajformer.data.loading import TrainingScenes
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError
 from trajformer.models.forecaster import Forecaster, ModelConfig
@@ -269,7 +269,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.register_buffer("basis", (time**power).expand(2, -1, -1).clone())
 
     def prepare(
-        self, scenes: SceneDataset, seed: int, first_stage: nn.Module | None = None
+        self, scenes: TrainingScenes, seed: int, first_stage: nn.Module | None = None
     ) -> None:
         """Fit the components of paths to the training scenes."""
         mean, basis = residual_basis(scenes, self.config.components)

@@ -18,7 +18,7 @@ from torch import Tensor
 from trajformer.core.pose import Frames
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import half_second
-from trajformer.data.loading import SceneDataset
+from trajformer.data.loading import TrainingScenes
 from trajformer.errors import TrajformerError
 from trajformer.models.horizon import future_time
 from trajformer.models.se2former.features import Motion
@@ -166,7 +166,7 @@ def turn_back(vector: Tensor, direction: Tensor) -> Tensor:
     return turn(vector, opposite)
 
 
-def residual_basis(scenes: SceneDataset, components: int) -> tuple[Tensor, Tensor]:
+def residual_basis(scenes: TrainingScenes, components: int) -> tuple[Tensor, Tensor]:
     """Fit the mean [F, 2] and the components [2, C, F] to the residuals from base paths.
 
     Residuals are in metres, in the frame of the target, of all targets that move and have a

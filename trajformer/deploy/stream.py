@@ -84,6 +84,11 @@ class OnlineForecaster:
         return self._clock
 
     @property
+    def model(self) -> nn.Module:
+        """The model, in evaluation mode."""
+        return self._model
+
+    @property
     def num_tracks(self) -> int:
         """Number of tracks that are kept."""
         return self._history.num_tracks
@@ -136,15 +141,14 @@ class OnlineForecaster:
         with self._model_lock, torch.inference_mode():
             return self._forecast(_present(steps, self._clock[0]), lanes)
 
-    def scene(self) -> Scene:
-        """The scene that the next forecast sees, with agents numbered from 0 and without map."""
+    def observation(self) -> Observation:
+        """The input of the model at the last update; raises as `forecast`."""
         with self._lock:
             steps = self._history.steps()
             lanes = self._lanes
-        steps = _present(steps, self._clock[0])
         with self._model_lock:
-            window = self._move_window(steps, lanes)
-            return scene_of_steps(steps, self._clock, window.origin, window.facing)
+            _, _, observation = self._prepare(_present(steps, self._clock[0]), lanes)
+            return observation
 
     def _forecast(self, steps: TrackSteps, lanes: VectorMap) -> PredictedObjects:
         _, _, num_future = self._clock
@@ -152,6 +156,17 @@ class OnlineForecaster:
             return _predicted(
                 steps, self._clock[0], np.zeros((0, 3)), np.zeros((0, 1, num_future, 2))
             )
+        sample, pieces, observation = self._prepare(steps, lanes)
+        forecast = self._run(observation, pieces).check(observation)
+        unusable = forecast.find_not_finite(observation)
+        if unusable:
+            raise TrajformerError(f"{unusable}: the forecast has NaN or infinity")
+        return self._result(forecast, observation, sample, steps)
+
+    def _prepare(
+        self, steps: TrackSteps, lanes: VectorMap
+    ) -> tuple[Sample, np.ndarray, Observation]:
+        """The sample of tracks, the pieces of lanes that it has, int64 [m], and its batch."""
         window = self._move_window(steps, lanes)
         scene = scene_of_steps(steps, self._clock, window.origin, window.facing)
         if self._config.frame is Frame.FOCAL:
@@ -159,12 +174,9 @@ class OnlineForecaster:
         sample, pieces = sample_near(scene, window.pieces, self._config)
         self._warn_about_map(window)
         observation = stack([sample], self._config.frame).observation
-        observation = observation.map(lambda tensor: tensor.to(self._device))
-        forecast = self._run(observation, pieces).check(observation)
-        unusable = forecast.find_not_finite(observation)
-        if unusable:
-            raise TrajformerError(f"{unusable}: the forecast has NaN or infinity")
-        return self._result(forecast, observation, sample, steps)
+        if self._device.type != "cpu":
+            observation = observation.map(lambda tensor: tensor.to(self._device))
+        return sample, pieces, observation
 
     def _move_window(self, steps: TrackSteps, lanes: VectorMap) -> MapWindow:
         """The window of the map, a new one if agents have left it or the map is another one."""

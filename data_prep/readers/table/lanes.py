@@ -8,11 +8,11 @@ import numpy as np
 
 from data_prep.readers.table.table_file import table_stem
 from trajformer.scenes.lane_checks import check_lanes_near
-from trajformer.scenes.lane_json import read_lanes
+from trajformer.scenes.lane_files import read_lane_file
 from trajformer.scenes.scene import PolylineKind
 from trajformer.scenes.vector_map import VectorMap
 
-ENDINGS = ("lanes.geojson", "lanes.json")
+ENDINGS = ("lanes.geojson", "lanes.json", "lanes.osm")
 
 
 def is_lanes_file(path: Path) -> bool:
@@ -35,7 +35,7 @@ def find_lanes(
 ) -> Path | None:
     """The lanes of a table.
 
-    They are `<stem>.lanes.geojson` or `.json` in its folder, else `lanes.*` in its folder, else
+    They are `<stem>.lanes.geojson`, `.json` or `.osm` in its folder, else `lanes.*` in its folder, else
     `lanes.*` in `raw`. Capital letters make no difference. `files` lists the lanes of a folder.
     """
     stem = table_stem(path).lower()
@@ -56,7 +56,7 @@ def lanes_near(path: Path, positions: np.ndarray, radius_m: float) -> VectorMap:
 
     Raises SceneError also for lanes in another frame.
     """
-    lanes = read_lanes(path)
+    lanes = read_lane_file(path)
     kept = lanes.near(positions, radius_m, path)
     kept_lanes = np.flatnonzero(kept.polyline_kind <= PolylineKind.LANE_BIKE)
     if len(kept_lanes):

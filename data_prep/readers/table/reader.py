@@ -79,8 +79,8 @@ class Table(Config, limits=_LIMITS):
     name: ClassVar[str] = "table"
     layout: ClassVar[str] = (
         "RAW/<split>/*.csv, *.csv.gz or *.parquet with columns track_id, x, y and step or "
-        "timestamp, and lanes in lanes.geojson, lanes.json, <table>.lanes.geojson or "
-        "<table>.lanes.json"
+        "timestamp, and lanes in lanes.geojson, lanes.json, lanes.osm (Lanelet2), or the same "
+        "names after <table>."
     )
     published: ClassVar[dict[str, int]] = {}
 

@@ -55,7 +55,7 @@ def test_degrees_become_utm_or_metres_from_an_origin(tmp_path: Path) -> None:
     path = write(tmp_path / "a.osm", degrees(48.99, 8.44))
     lanes = read_lane_file(path)
     zero = utm(np.array(48.99), np.array(8.44), 32, False)
-    assert lanes.point[0] == pytest.approx(zero + (2, 0), abs=0.1)
+    assert lanes.point[0] == pytest.approx(zero + np.array([2.0, 0.0]), abs=0.1)
     local = read_lane_file(path, (48.99, 8.44))
     assert local.point == pytest.approx(lanes.point - zero, abs=1e-6)
     first, last = local.polyline_offset[:2]

@@ -35,8 +35,9 @@ def find_lanes(
 ) -> Path | None:
     """The lanes of a table.
 
-    They are `<stem>.lanes.geojson`, `.json` or `.osm` in its folder, else `lanes.*` in its folder, else
-    `lanes.*` in `raw`. Capital letters make no difference. `files` lists the lanes of a folder.
+    They are `<stem>.lanes.geojson`, `.json` or `.osm` in its folder, else `lanes.*` in its folder,
+    else `lanes.*` in `raw`. Capital letters make no difference. `files` lists the lanes of a
+    folder.
     """
     stem = table_stem(path).lower()
     specific = [f"{stem}.{ending}" for ending in ENDINGS]

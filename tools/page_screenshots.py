@@ -1,9 +1,10 @@
-"""Screenshots of the page of `trajformer view` for the documentation, in six states.
+"""Screenshots of the page of `trajformer view` for the documentation.
 
-    python tools/page_screenshots.py --out docs/images
+    python tools/page_screenshots.py --argoverse2 RAW --eth-ucy RAW --out docs/images
 
-Simulates scenes, forecasts them with the included weights and by constant velocity, and opens
-pages in headless Chromium with playwright (extra `dev`).
+Forecasts real scenes (RAW: folders in the official layouts) and simulated ones with the included
+weights and by constant velocity, and opens pages in headless Chromium with playwright (extra
+`dev`). Without a folder, its pictures are left out.
 """
 
 import argparse
@@ -19,6 +20,10 @@ from trajformer import cli
 
 SIZE = {"width": 1240, "height": 720}
 WEIGHTS = "pretrained:se2former_simulated"
+CROWD_WEIGHTS = "pretrained:crowd_eth_ucy/zara1"
+CROWD_SPLIT = "zara1_test"
+CROWD_SCENES = 60
+NUM_EXACT_COLORS = 96
 
 
 class State(NamedTuple):
@@ -54,6 +59,25 @@ def make_pages(folder: Path, scenes: int, seed: int) -> None:
     run("view", store, "--forecasts", folder / "joint.parquet", "--out", folder / "joint.html")
 
 
+def make_real_pages(folder: Path, argoverse2: Path | None, eth_ucy: Path | None) -> None:
+    """Write argoverse2.html and crowd.html, of the data sets that are given."""
+    if argoverse2 is not None:
+        store = folder / "argoverse2"
+        run("preprocess", "argoverse2", argoverse2, store, "--split", "val")
+        forecasts = folder / "real" / "se2former.parquet"
+        forecasts.parent.mkdir()
+        run("predict", "--checkpoint", WEIGHTS, "--store", store, "--out", forecasts)
+        run("view", store, "--forecasts", forecasts, "--out", folder / "argoverse2.html")
+    if eth_ucy is not None:
+        store = folder / "eth_ucy"
+        run("preprocess", "eth_ucy", eth_ucy, store, "--split", CROWD_SPLIT)
+        forecasts = folder / "crowd.parquet"
+        words = ("--checkpoint", CROWD_WEIGHTS, "--store", store, "--split", CROWD_SPLIT)
+        run("predict", *words, "--out", forecasts)
+        choice = ("--forecasts", forecasts, "--random", CROWD_SCENES)
+        run("view", store, *choice, "--out", folder / "crowd.html")
+
+
 def sort_by_error(page: Any) -> None:
     page.click("[data-column=minFDE]")
     page.click("#scenes tr >> nth=0")
@@ -68,9 +92,24 @@ def show_ids(page: Any) -> None:
     page.click("#layer-ids")
 
 
+def most_agents(page: Any) -> None:
+    """Open the scene with the most agents, and show the most probable modes."""
+    count = page.locator("#scenes tr").count()
+    details = [page.locator("#scenes .detail").nth(row).inner_text() for row in range(count)]
+    targets = [
+        int(text.split(" targets")[0].split()[-1]) if "targets" in text else 1 for text in details
+    ]
+    page.locator("#scenes tr").nth(targets.index(max(targets))).click()
+    page.wait_for_timeout(300)
+    page.select_option("#modes", "likely")
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+
+
 STATES = (
-    State("view", "one"),
-    State("view_dark", "one", ["ArrowRight"] * 25, theme="dark"),
+    State("view", "argoverse2", ["n"]),
+    State("view_dark", "argoverse2", ["n", "n", *["ArrowRight"] * 25], theme="dark"),
+    State("view_crowd", "crowd", action=most_agents),
     State("view_worst", "one", action=sort_by_error),
     State("view_compare", "two", ["n"]),
     State("view_close", "one", ["l", "+", "+", "+", *["ArrowRight"] * 15], action=show_ids),
@@ -85,16 +124,30 @@ def take(browser: Any, folder: Path, state: State, out: Path) -> Path:
     page.wait_for_selector("html[data-ready=true]", state="attached")
     for key in state.keys:
         page.keyboard.press(key)
+        if key == "n":
+            page.wait_for_timeout(500)  # until the next scene is open
     if state.action is not None:
         state.action(page)
     page.wait_for_timeout(500)  # a scene that a key opened
     path = out / f"{state.name}.png"
     page.screenshot(path=path)
     page.close()
-    # the method keeps rare colors, such as that of the recording vehicle
-    picture = Image.open(path).convert("RGB")
-    picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+    with_few_colors(Image.open(path).convert("RGB")).save(path, optimize=True)
     return path
+
+
+def with_few_colors(picture: Image.Image) -> Image.Image:
+    """The picture with 256 colors: the most frequent ones unchanged, such as those of panels.
+
+    The others are chosen to keep rare colors, such as that of the recording vehicle.
+    """
+    counts = picture.getcolors(picture.width * picture.height) or []
+    frequent = [color for _, color in sorted(counts, reverse=True)[:NUM_EXACT_COLORS]]
+    others = picture.quantize(256 - len(frequent), Image.Quantize.MAXCOVERAGE).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    exact = [value for color in frequent for value in color]
+    palette.putpalette(exact + others[: 3 * (256 - len(frequent))])
+    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def main() -> None:
@@ -102,6 +155,8 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the PNG files")
+    parser.add_argument("--argoverse2", type=Path, help="raw folder with a split val")
+    parser.add_argument("--eth-ucy", type=Path, help="raw folder")
     parser.add_argument("--scenes", type=int, default=40, help="simulated scenes")
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
@@ -109,10 +164,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as driver:
         folder = Path(name)
         make_pages(folder, args.scenes, args.seed)
+        make_real_pages(folder, args.argoverse2, args.eth_ucy)
         program = shutil.which("chromium") or shutil.which("google-chrome")
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for state in STATES:
-            print(take(browser, folder, state, args.out))
+            if (folder / f"{state.page}.html").exists():
+                print(take(browser, folder, state, args.out))
         browser.close()
 
 

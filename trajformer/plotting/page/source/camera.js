@@ -46,13 +46,13 @@ export class Camera {
     this.y += y - newY;
   }
 
-  /** Show a rectangle of the scene with a margin in pixels. */
-  fit(box, margin = 60) {
-    this.x = (box.left + box.right) / 2;
-    this.y = (box.bottom + box.top) / 2;
-    const scaleX = (this.width - 2 * margin) / Math.max(box.right - box.left, 1e-3);
+  /** Show a rectangle of the scene with a margin in pixels, left of `covered` pixels. */
+  fit(box, margin = 60, covered = 0) {
+    const scaleX = (this.width - covered - 2 * margin) / Math.max(box.right - box.left, 1e-3);
     const scaleY = (this.height - 2 * margin) / Math.max(box.top - box.bottom, 1e-3);
     this.scale = Math.min(Math.max(Math.min(scaleX, scaleY), MIN_SCALE), MAX_SCALE);
+    this.x = (box.left + box.right + covered / this.scale) / 2;
+    this.y = (box.bottom + box.top) / 2;
   }
 
   /** True if a point is within the canvas or at most `margin` pixels outside. */

@@ -1,6 +1,7 @@
 // Legend: only what the scene shows; and the scale bar.
 
 import { boxColors, groupOf, paletteOf } from "./colors.js";
+import { drawLight } from "./map_layer.js";
 import { element } from "./text.js";
 
 const GROUP_NAMES = {
@@ -56,6 +57,17 @@ function boxSwatch(face, edge) {
   });
 }
 
+function roundSwatch(face, edge) {
+  return swatch((pen) => {
+    pen.beginPath();
+    pen.arc(13, 7, 5, 0, 2 * Math.PI);
+    pen.fillStyle = face;
+    pen.fill();
+    pen.strokeStyle = edge;
+    pen.stroke();
+  });
+}
+
 function stripedSwatch(color) {
   return swatch((pen) => {
     pen.strokeStyle = color;
@@ -75,7 +87,9 @@ export function showLegend(box, scene, view, settings) {
   const entries = [];
   for (const [group, name] of Object.entries(GROUP_NAMES)) {
     const example = scene.agents.find((agent) => groupOf(agent) === group);
-    if (example) entries.push([boxSwatch(...boxColors(palette, example, view.numFiles)), name]);
+    if (!example) continue;
+    const draw = group === "crowd" ? roundSwatch : boxSwatch;
+    entries.push([draw(...boxColors(palette, example, view.numFiles)), name]);
   }
   entries.push(...forecastEntries(scene, view, settings, palette));
   const hasFuture = scene.steps > scene.history;
@@ -118,6 +132,13 @@ function mapEntries(scene, palette) {
   if (kinds.has(4)) entries.push([boxSwatch(palette.drivable, palette.drivableEdge), "drivable area"]);
   if (kinds.has(5)) entries.push([lineSwatch(palette.roadEdge, 1.2, []), "road edge"]);
   if (kinds.has(6)) entries.push([lineSwatch(palette.roadLine, 1.2, [4, 2]), "road line"]);
+  if (scene.lights.length) {
+    const both = swatch((pen) => {
+      drawLight(pen, palette, 1, 6, 7);
+      drawLight(pen, palette, 3, 20, 7);
+    });
+    entries.push([both, "traffic light (? unknown)"]);
+  }
   return entries;
 }
 

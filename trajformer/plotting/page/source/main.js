@@ -107,7 +107,6 @@ async function openScene(number, agentId = null) {
     if (named >= 0) view.selected = named;
   }
   stage.load(scene);
-  stage.fit(view);
   showTitle(scene);
   showFutureChoices(scene);
   showLayerChoices(scene);
@@ -119,6 +118,7 @@ async function openScene(number, agentId = null) {
   playback.load(scene);
   list.mark(number);
   refresh();
+  stage.fit(view); // the legend of this scene is shown
   writeAddress();
   // the row now has errors of the forecast that the server made
   if (settings.live && settings.live.sortable < settings.files.length) list.update();

@@ -149,22 +149,27 @@ function drawLanes(context, paths, palette, pixel, scale) {
   }
 }
 
-/** Traffic lights at the start of their lanes; a letter also tells the state. */
-export function drawLights(context, scene, camera, palette, time) {
-  const letters = ["?", "R", "Y", "G"];
+const LIGHT_LETTERS = ["?", "R", "Y", "G"];
+
+/** A traffic light at a point of a canvas; a letter also tells the state. */
+export function drawLight(context, palette, state, x, y) {
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.font = "bold 9px system-ui, sans-serif";
+  context.beginPath();
+  context.arc(x, y, 6, 0, 2 * Math.PI);
+  context.fillStyle = palette.lights[state];
+  context.fill();
+  context.fillStyle = palette.paper;
+  context.fillText(LIGHT_LETTERS[state], x, y + 0.5);
+}
+
+/** Traffic lights at the start of their lanes. */
+export function drawLights(context, scene, camera, palette, time) {
   for (const light of scene.lights) {
     const lane = scene.polylines[light.lane];
     if (!lane || !lane.x.length || !camera.sees(lane.x[0], lane.y[0])) continue;
-    const state = light.state[Math.round(time)];
     const [x, y] = camera.toScreen(lane.x[0], lane.y[0]);
-    context.beginPath();
-    context.arc(x, y, 6, 0, 2 * Math.PI);
-    context.fillStyle = palette.lights[state];
-    context.fill();
-    context.fillStyle = palette.paper;
-    context.fillText(letters[state], x, y + 0.5);
+    drawLight(context, palette, light.state[Math.round(time)], x, y);
   }
 }

@@ -11,6 +11,7 @@ import { poseAt } from "./motion.js";
 import { probabilityText, shortened } from "./text.js";
 
 const MAP_MARGIN = 200; // pixels of map around the canvas, so that following an agent is cheap
+const COVER = 30; // pixels between an agent and the legend that covers it
 const REACH = 14; // pixels around the pointer
 const PEDESTRIAN = 2;
 const MAX_TARGETS_VIEW = 100; // metres; other targets widen the first view up to it
@@ -132,7 +133,15 @@ export class Stage {
       if (wider.width() > MAX_TARGETS_VIEW) break;
       Object.assign(box, wider);
     }
-    this.camera.fit(box.grown(Math.max(smallest - box.width(), 0) / 2));
+    const whole = box.grown(Math.max(smallest - box.width(), 0) / 2);
+    this.camera.fit(whole);
+    const legend = document.getElementById("legend-box").getBoundingClientRect();
+    const canvas = this.canvas.getBoundingClientRect();
+    const isCovered = main.some(({ x, y }) => {
+      const [left, top] = this.camera.toScreen(x[scene.now], y[scene.now]);
+      return left > legend.left - canvas.left - COVER && top > legend.top - canvas.top - COVER;
+    });
+    if (isCovered && legend.width < canvas.width / 2) this.camera.fit(whole, 60, legend.width);
   }
 
   draw(view, time) {

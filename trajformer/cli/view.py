@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt, restricted_number_type
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Encode = Callable[[Scene], EncodedScene]
 
+Port = restricted_number_type("Port", int, [(">", 0), ("<", 1 << 16)])
 MAX_FORECASTS = 4  # of a scene: as many colors
 
 
@@ -59,7 +60,7 @@ def parser() -> Parser:
     made.add_argument("--random", type=PositiveInt, help="number of random scenes")
     made.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the random scenes")
     made.add_argument("--out", type=Path, help="the HTML file")
-    made.add_argument("--port", type=PositiveInt, help="of the address; default: a free one")
+    made.add_argument("--port", type=Port, help="of the address; default: a free one")
     add_overwrite(made)
     return made
 

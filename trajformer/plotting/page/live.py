@@ -1,4 +1,4 @@
-"""Scenes of a store for a page that a program serves: each is read when the page asks for it."""
+"""Scenes of a store for a page that a program serves: each is read on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ByScene = Mapping[str, Sequence[TrackForecast]]
 
 @dataclass(frozen=True)
 class Query:
-    """The part of the list that the page asks for.
+    """The requested part of the list.
 
     Attributes:
         start: number of the first row.

@@ -12,7 +12,7 @@ HEIGHT_PX = 480
 def scene_html(scene: Scene) -> str:
     """An HTML element that shows a scene and plays it, without network: text of 150 kB.
 
-    The page is in a frame of its own origin, which cannot read or change the notebook.
+    The page is in a frame with a separate origin, which cannot read or change the notebook.
     """
     page = page_text(encode_scene(scene), scene.scene_id)
     style = f"width:100%;height:{HEIGHT_PX}px;border:1px solid #ccc"

@@ -192,7 +192,7 @@ def _values(query: str) -> dict[str, str]:
 
 
 def _query(values: Mapping[str, str]) -> Query:
-    """The part of the list that an address asks for (_Refused: a value is no small number)."""
+    """The part of the list that an address requests (_Refused: a value is no small number)."""
     numbers = {}
     for name in ("start", "column", "part"):
         text = values.get(name, "")

@@ -199,11 +199,16 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 
 def scenario_class() -> Any:
-    """The class of `Scenario` messages, made at run time by the `protobuf` package."""
+    """The class of `Scenario` messages."""
+    return message_class(MESSAGES, "Scenario")
+
+
+def message_class(messages: dict[str, dict[str, tuple[int, str]]], root: str) -> Any:
+    """A class of messages, made by the `protobuf` package; `*` marks repeated fields."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="waymo.proto", package="waymo", syntax="proto2")
-    for name, fields in MESSAGES.items():
+    for name, fields in messages.items():
         message = file.message_type.add(name=name)
         for field_name, (number, kind) in fields.items():
             label = _REPEATED if kind.startswith("*") else _OPTIONAL
@@ -214,4 +219,4 @@ def scenario_class() -> Any:
                 field.type_name = f".waymo.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("waymo.Scenario"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"waymo.{root}"))

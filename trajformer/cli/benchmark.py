@@ -23,17 +23,20 @@ VARIANTS = {
     "interaction": "INTERACTION, validation cases: joint errors of all cars",
     "nuscenes": "nuScenes prediction, official val split: best of 5 and 10 modes",
     "sdd": "Stanford Drone, test tracks in pixels: best of 20 modes",
+    "waymo": "Waymo Open Motion, tracks to predict: six modes at 3, 5 and 8 s",
 }
 BASELINES = {
     "eth_ucy": "Constant velocity and its sampled variant are always scored.",
     "interaction": "Without a model, constant velocity is scored.",
     "nuscenes": "Constant velocity is also scored, unless --model names another model.",
     "sdd": "Constant velocity is also scored, unless --model names another model.",
+    "waymo": "Without a model or --forecasts, constant velocity is scored.",
 }
 EXPORTS = {  # kind of --export and its help
     "eth_ucy": ("folder", "also write all samples as text files to this folder"),
     "interaction": ("folder", "also write the files of the challenge to this folder"),
     "nuscenes": ("challenge.json", "also write this challenge file, for at most one checkpoint"),
+    "waymo": ("submission.bin", "also write this submission, for at most one checkpoint"),
 }
 
 
@@ -51,7 +54,11 @@ def parser(name: str = "") -> Parser:
     )
     add_variant(made, "name", name)
     made.add_argument(
-        "--data", type=Path, required=True, help="folder of the recordings as published"
+        "--data",
+        type=Path,
+        required=True,
+        help="folder of the recordings as published"
+        + (", or a store with sizes of agents" if name == "waymo" else ""),
     )
     if name == "eth_ucy":
         made.add_argument(
@@ -68,7 +75,13 @@ def parser(name: str = "") -> Parser:
             "--checkpoint", type=Path, nargs="+", action="extend", help=CHECKPOINT_HELP
         )
         model.add_argument("--model", choices=UNTRAINED, help=MODEL_HELP)
-    if name == "interaction":
+        if name == "waymo":
+            model.add_argument(
+                "--forecasts", type=Path, help="score this file of `trajformer predict` instead"
+            )
+    if name == "waymo":
+        made.add_argument("--split", default="validation", help="default: validation")
+    if name in ("interaction", "waymo"):
         made.add_argument(
             "--joint", action="store_true", help="forecast joint futures (models with worlds)"
         )
@@ -99,6 +112,7 @@ def run(args: Namespace) -> None:
         "interaction": protocols.score_interaction,
         "nuscenes": protocols.score_nuscenes,
         "sdd": protocols.score_sdd,
+        "waymo": protocols.score_waymo,
     }[args.name]
     table, metrics = score(args, pick_device(args.accelerator))
     print(table)

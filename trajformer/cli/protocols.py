@@ -6,9 +6,9 @@ metrics.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.recordings import read_recording
 from data_prep.readers.sdd import Sdd
+from data_prep.readers.waymo.reader import Waymo
 from trajformer.cli.files import bars
 from trajformer.data.sample import BatchConfig
-from trajformer.errors import TrajformerError
+from trajformer.errors import SceneError, TrajformerError
 from trajformer.evaluation import evaluate
+from trajformer.evaluation.forecast_file import TrackForecast, read_forecasts
 from trajformer.evaluation.protocols import (
     benchmark,
     eth_ucy,
@@ -35,12 +37,16 @@ from trajformer.evaluation.protocols import (
     interaction_table,
     nuscenes,
     sdd,
+    waymo,
+    waymo_submission,
 )
 from trajformer.models.constant_velocity import ConstantVelocityConfig
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import UNTRAINED, load_predictor
 from trajformer.recipes.names import WEIGHTS
+from trajformer.scenes.manifest import store_splits
 from trajformer.scenes.scene import Scene
+from trajformer.scenes.store import SceneStore
 
 CONSTANT_VELOCITY = "constant_velocity"
 CROWD_WEIGHTS = WEIGHTS / "crowd_eth_ucy"
@@ -64,7 +70,10 @@ class RawScenes:
         return len(self.inputs)
 
     def __getitem__(self, index: int) -> Scene:
-        return self.reader.read(self.inputs[index], self.split, self.root)
+        item = self.inputs[index]
+        if item.problem:
+            raise SceneError(item.problem)
+        return self.reader.read(item, self.split, self.root)
 
 
 # ---- nuScenes prediction and Stanford Drone: one test split -------------------------------------
@@ -171,6 +180,89 @@ def read_cases(data: Path) -> Iterator[interaction.CaseSet]:
         )
         cases = [reader.read(item, CASES, data).validate() for item in bar]
         yield interaction.CaseSet(cases[0].city, data, cases)
+
+
+# ---- Waymo: tracks to predict, or pairs of them -------------------------------------------------
+
+
+def score_waymo(args: Namespace, device: torch.device) -> Table:
+    """Constant velocity, checkpoints or a forecast file on the scenes of a store or raw folder.
+
+    Scenes without a recorded future are only written to the submission --export.
+    """
+    checkpoints = args.checkpoint or []
+    if args.export is not None and len(checkpoints) > 1:
+        raise TrajformerError("--export is for at most one checkpoint")
+    scenes: RawScenes | SceneStore
+    if args.split in store_splits(args.data):
+        scenes = SceneStore(args.data, args.split)
+    else:
+        scenes = _read_split(Waymo(), args.data, args.split)
+    sources: dict[str, Callable[[str], Sequence[TrackForecast]]] = {}
+    if args.forecasts is not None:
+        by_scene = read_forecasts(args.forecasts)
+        sources[str(args.forecasts)] = lambda scene_id: by_scene.get(scene_id, [])
+    else:
+        predictors = _trained(checkpoints, device, joint=args.joint)
+        if not predictors:
+            model = args.model or CONSTANT_VELOCITY
+            predictors = {model: _load(model, device)}
+        _refuse_training_split(predictors, args.split)
+        for label, predictor in predictors.items():
+            tracks = evaluate.track_forecasts(
+                predictor, scenes, batch_size=args.batch_size, progress=bars()
+            )
+            sources[label] = _TracksInOrder(tracks)
+    tables = {}
+    for label, tracks_of in sources.items():
+        predictions = waymo.scene_predictions(_each(scenes), tracks_of)
+        if args.export is not None:
+            predictions = _with_export(predictions, args.export, args.joint)
+        first = next(predictions, None)
+        if first is None:
+            raise TrajformerError(f"{args.data}: split '{args.split}': no scene has scored agents")
+        predictions = chain([first], predictions)
+        if first.scene.num_steps == first.scene.num_history:  # a testing split
+            count = sum(1 for _ in predictions)
+            return f"{count} scenes without a recorded future: nothing is scored", {}
+        tables[label] = waymo.evaluate(predictions, args.joint)
+    return waymo.published_table(tables, args.joint), tables
+
+
+def _with_export(
+    predictions: Iterator[waymo.ScenePrediction], path: Path, joint: bool
+) -> Iterator[waymo.ScenePrediction]:
+    """The predictions, which are also written to a submission; it is read back at the end."""
+    objects: dict[str, set[int]] = {}
+    with waymo_submission.submission(path, joint) as add:
+        for prediction in predictions:
+            yield add(prediction)
+            names = [prediction.scene.agent_id[row] for row in prediction.row]
+            objects[prediction.scene.scene_id] = set(map(int, names))
+    waymo_submission.check_complete(path, objects)
+
+
+class _TracksInOrder:
+    """The forecasts of one scene after another; scenes without any are left out."""
+
+    def __init__(self, tracks: Iterator[TrackForecast]) -> None:
+        self._scenes = groupby(tracks, lambda track: track.scene_id)
+        self._next: tuple[str, list[TrackForecast]] | None = None
+
+    def __call__(self, scene_id: str) -> list[TrackForecast]:
+        if self._next is None:
+            found = next(self._scenes, None)
+            self._next = (found[0], list(found[1])) if found else ("", [])
+        name, tracks = self._next
+        if name != scene_id:
+            return []
+        self._next = None
+        return tracks
+
+
+def _each(scenes: RawScenes | SceneStore) -> Iterator[Scene]:
+    for index in range(len(scenes)):
+        yield scenes[index]
 
 
 # ---- ETH/UCY: five leave-one-out sets -----------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.models import shallow
+from support.models import shallow, shallow_config
 from support.scenes import make_scene
 
 from trajformer import OnlineForecaster, Scene, collate, load_model
@@ -145,7 +145,7 @@ def test_order_and_ids_of_tracks_have_no_effect(order: list[int], names: list[in
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "agentformer_sampler"])
 def test_every_model_forecasts_live_tracks(name: str) -> None:
     model = shallow(name)
-    num_future = getattr(model.config, "num_future", None) or 12
+    num_future = getattr(shallow_config(name), "num_future", 12)
     clock = DataSpec(period_s=0.1, num_history=8, num_future=num_future)
     forecaster = OnlineForecaster(model.eval(), clock=clock)
     forecaster.set_map(lanes())
@@ -244,7 +244,7 @@ def test_real_sensor_logs(real_data: Path, predictor: Predictor) -> None:
 def test_real_scenes_of_argoverse_1(unpack: Any, predictor: Predictor, tmp_path: Path) -> None:
     from data_prep.readers.argoverse1 import Argoverse1
 
-    raw = unpack("argoverse1", "--split", "test_obs")
+    raw = unpack("argoverse1", "--split", "test_obs", "--limit", "6")
     reader = Argoverse1()
     split = reader.splits(raw)[0]
     forecaster = OnlineForecaster(WEIGHTS)
@@ -271,3 +271,14 @@ def test_a_scene_is_its_own_map() -> None:
     forecaster.update(0.0, {"object_id": ["a"], "x": [x], "y": [y]})
     assert forecaster.observation().heading.shape == (1, 1, 20)
     assert forecaster.observation().polyline.shape[1] > 0
+
+
+def test_the_example_of_the_guide_runs() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    block = guide.split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(compile(block, "deploy.md", "exec"), names)
+    forecasts = names["forecasts"]
+    assert forecasts.object_id == ("car", 7)
+    car = forecasts.position[0, 0, -1]
+    assert car[0] > 0.8 * 19 + 15  # 8 m/s for 3 s

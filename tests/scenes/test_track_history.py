@@ -174,7 +174,7 @@ def test_too_many_updates_and_wrong_timestamps() -> None:
     with pytest.raises(SceneError, match="none yet"):
         history.steps()
     with pytest.raises(SceneError, match="timestamp_s"):
-        add(history, np.nan, "car")
+        add(history, np.nan, "car", position=(0.0, 0.0))
     with pytest.raises(SceneError, match="one update with all tracks"):
         for step in range(3_000):
             add(history, 5e-4 * step, "car")

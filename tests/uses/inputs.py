@@ -273,7 +273,9 @@ CASES = [
         "raw: no split 'moon'",
     ),
     Case("view at a port and in a file", "view store --out p.html --port 8765", "leave out --port"),
-    Case("view at a port that does not exist", "view store --port 70000", "--port.*70000"),
+    Case(
+        "view at a port that does not exist", "view store --port 70000", "port: .*70000", status=2
+    ),
     Case(
         "view with a model of other scenes",
         "view store --checkpoint pretrained:se2former_nuscenes",

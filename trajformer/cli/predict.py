@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ from jsonargparse import Namespace
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster, sources
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parsing import Parser, Workers, new_parser
+from trajformer.cli.parts import forecasts_of_parts, parts_folder
 from trajformer.errors import TrajformerError
 from trajformer.scenes.spec import DataSpec, warn
 
@@ -34,6 +36,12 @@ def parser() -> Parser:
         "all scored agents with one probability vector per scene (models with worlds)",
     )
     made.add_argument("--out", type=Path, required=True, help="parquet file")
+    made.add_argument(
+        "--workers",
+        type=Workers,
+        help="number of processes, with one thread each unless --threads is given; an interrupted "
+        "command continues if it is repeated",
+    )
     return made
 
 
@@ -48,7 +56,10 @@ def run(args: Namespace) -> None:
     [source] = sources(args)
     command = f"predict --out {shlex.quote(str(args.out))}"
     scenes, predictor = load_forecaster(args, source, command)
-    forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
+    if args.workers is None:
+        forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
+    else:
+        forecasts = forecasts_of_parts(args, scenes)
     spec = DataSpec.of(scenes[0]) if len(scenes) else DataSpec()
     if args.submission is not None:
         forecasts = _for_submission(args, forecasts, scenes, spec)
@@ -56,6 +67,8 @@ def run(args: Namespace) -> None:
     if not count:
         reason = f"split '{args.split}' has no agent to forecast ({args.agents})"
         raise TrajformerError(f"{args.store}: {reason}")
+    if args.workers is not None:
+        shutil.rmtree(parts_folder(args.out))
     print(f"{args.out}: forecasts of {count} agents in {len(scenes)} scenes")
     note = skipped_note(scenes)
     if note:

@@ -22,6 +22,7 @@ setup(
     package_data={
         "trajformer": ["py.typed", "*.pyi"],
         "trajformer.plotting.page": ["source/*"],
+        "trajformer.plotting.report": ["source/*"],
         "trajformer.recipes": [
             "weights/*.yaml",
             "weights/*.safetensors",

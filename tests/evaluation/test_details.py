@@ -8,12 +8,13 @@ import pytest
 from support.training import training_store
 
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.breakdown import details, reliability_diagram
+from trajformer.evaluation.breakdown import details
 from trajformer.evaluation.details import DETAILS
 from trajformer.evaluation.evaluate import evaluate, track_forecasts
 from trajformer.evaluation.metrics import calibration
 from trajformer.evaluation.metrics.boxes import overlaps
 from trajformer.evaluation.metrics.map_compliance import SceneMap, compliance
+from trajformer.evaluation.reliability import reliability_diagram
 from trajformer.evaluation.scoring import Rules, Scoring
 from trajformer.evaluation.tables import as_plain
 from trajformer.models.forecaster import Predictor

@@ -52,6 +52,7 @@ COMMANDS = {
     "train": Command("train a recipe", "continue with --resume"),
     "evaluate": Command("score a model on a store"),
     "score": Command("score forecast files of any program on a store"),
+    "report": Command("score forecast files and write one HTML page with charts and scenes"),
     "benchmark": Command("score models by the rules of a published benchmark"),
     "predict": Command("forecast a split and write a file for the Argoverse 2 challenge"),
     "stream": Command("replay recordings as live tracks: forecasts, latency, minFDE"),

@@ -27,6 +27,7 @@ KINDS = {
     "parquet": rb"PAR1.*\ntrajformer.{1,3}\{",  # the properties of the scenes, near the end
     "png": rb"\x89PNG.*tEXtSoftware\0trajformer",
     "html": rb'<!DOCTYPE html>.*<meta name="generator" content="trajformer">',
+    "report.html": rb'<!DOCTYPE html>.*<meta name="generator" content="trajformer report">',
     "svg": rb"<\?xml.*<dc:title>trajformer</dc:title>",
     "mcap": rb"\x89MCAP0.*trajformer",
     "gif": rb"GIF8.*trajformer",

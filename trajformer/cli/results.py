@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from trajformer.evaluation.breakdown import GroupKey
     from trajformer.evaluation.evaluate import Scenes
+    from trajformer.evaluation.forecast_file import AllModes
     from trajformer.evaluation.scoring import Detail, Rules, Scoring
     from trajformer.evaluation.tables import Table
 
@@ -61,6 +62,20 @@ MARKDOWN_TITLE = "# Scores of forecasts"  # `files.KINDS` recognizes it
 
 def add_results(parser: Parser) -> None:
     """Add the options that select what is scored and what is written."""
+    add_rules(parser)
+    parser.add_argument(
+        "--against",
+        type=Path,
+        help="forecast file to compare with: differences on common agents, with intervals, and "
+        "the shares of scenes with smaller and larger errors",
+    )
+    parser.add_argument("--json", type=Path, help="also write the metrics and tables to this file")
+    parser.add_argument("--csv", type=Path, help="also write a table with one row per agent")
+    parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")
+
+
+def add_rules(parser: Parser) -> None:
+    """Add the options that select what is scored."""
     parser.add_argument(
         "--horizons",
         type=str,
@@ -91,15 +106,6 @@ def add_results(parser: Parser) -> None:
         action="store_true",
         help="only agents whose future is recorded at every step of the horizon",
     )
-    parser.add_argument(
-        "--against",
-        type=Path,
-        help="forecast file to compare with: differences on common agents, with intervals, and "
-        "the shares of scenes with smaller and larger errors",
-    )
-    parser.add_argument("--json", type=Path, help="also write the metrics and tables to this file")
-    parser.add_argument("--csv", type=Path, help="also write a table with one row per agent")
-    parser.add_argument("--markdown", type=Path, help="also write the tables as Markdown")
 
 
 def rules_of(args: Namespace) -> Rules:
@@ -165,23 +171,28 @@ def tables_of(
 ) -> list[Table]:
     """The tables that the options ask for. Differences are from `baseline`, or from the first."""
     from trajformer.evaluation import breakdown
+    from trajformer.evaluation.reliability import has_diagram, reliability_diagram
 
     tables = []
-    if scorings[0].detail_columns:
+    has_details = bool(breakdown.detail_names(scorings[0]))
+    if has_details:
         tables.append(breakdown.details(scorings))
-    if breakdown.DIAGRAM[0] in scorings[0].detail_columns:
-        tables.append(breakdown.reliability_diagram(scorings))
+    if has_diagram(scorings[0]):
+        tables.append(reliability_diagram(scorings))
     if scorings[0].rules.horizons_s:
         tables.append(breakdown.by_horizon(scorings))
     for key in keys:
         tables.append(breakdown.by_group(scorings, key))
+        if has_details:
+            tables.append(breakdown.details_by_group(scorings, key))
     compared = list(scorings)
     if baseline is None:
         baseline = compared.pop(0)
     for one in compared:
-        tables.append(breakdown.paired(one, baseline))
-        for key in keys:
-            tables.append(breakdown.paired(one, baseline, key))
+        for of_key in (None, *keys):
+            tables.append(breakdown.paired(one, baseline, of_key))
+            if breakdown.common_details(one, baseline):
+                tables.append(breakdown.paired_details(one, baseline, of_key))
     return tables
 
 
@@ -432,16 +443,35 @@ def print_groups(groups: dict[str, pd.DataFrame]) -> None:
 
 def read_file(args: Namespace, scenes: RecordedScenes, path: Path, progress: bool) -> Scoring:
     """The record of a forecast file, with the agents and rules of the options."""
+    return score_modes(args, scenes, path, checked_modes(path, scenes), rules_of(args), progress)
+
+
+def checked_modes(path: Path, scenes: RecordedScenes) -> AllModes:
+    """The content of a forecast file (TrajformerError: it is not for such scenes)."""
     from trajformer.evaluation.forecast_file import read_modes, read_spec
-    from trajformer.evaluation.score import check_origin, score
+    from trajformer.evaluation.score import check_origin
 
     modes = read_modes(path)
     check_origin(read_spec(path), scenes)
+    return modes
+
+
+def score_modes(
+    args: Namespace,
+    scenes: RecordedScenes,
+    path: Path,
+    modes: AllModes,
+    rules: Rules,
+    progress: bool,
+) -> Scoring:
+    """The record of the content of a forecast file, with the agents of the options."""
+    from trajformer.evaluation.score import score
+
     return score(
         modes,
         scenes,
         agents=args.agents,
-        rules=rules_of(args),
+        rules=rules,
         joint=args.joint,
         label=str(path),
         progress=progress,

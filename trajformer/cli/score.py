@@ -30,6 +30,14 @@ def parser() -> Parser:
         "surplus and repeated agents, wrong horizons and wrong probabilities are counted and "
         "listed. Several files are compared with the first."
     )
+    add_forecasts(made)
+    add_results(made)
+    add_overwrite(made)
+    return made
+
+
+def add_forecasts(made: Parser) -> None:
+    """Add the options for forecast files, the recorded scenes and the agents."""
     made.add_argument("forecasts", type=Path, nargs="+", help="parquet or CSV files")
     recorded = made.add_mutually_exclusive_group(required=True)
     recorded.add_argument("--store", type=Path, help="folder made by `trajformer preprocess`")
@@ -52,9 +60,6 @@ def parser() -> Parser:
         action="store_true",
         help="mode k of all agents of a scene is one joint future: also errors of whole scenes",
     )
-    add_results(made)
-    add_overwrite(made)
-    return made
 
 
 def run(args: Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -11,7 +12,6 @@ import numpy as np
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.bootstrap import Estimate, SceneSums
 from trajformer.evaluation.columns import SCENE, TRACK, horizon_name
-from trajformer.evaluation.metrics.calibration import expected_calibration_error, reliability
 from trajformer.evaluation.scoring import RECORDED, Scoring
 from trajformer.evaluation.tables import Cell, Table
 from trajformer.scenes.scene import METRES
@@ -26,6 +26,11 @@ SPEED_LIMITS_M_S = (0.5, 2.0, 5.0, 10.0, 15.0)
 FORECAST = "forecast"  # column with the name of a model or file
 UNKNOWN = "unknown"
 DIAGRAM = ("top_probability", "top_is_nearest")  # columns of the reliability diagram
+SMALLER_IS_BETTER = "negative differences and better: smaller errors; shares are those of scenes"
+_DETAIL_COLUMNS = ("agents", "known", "predicted", "recorded")
+_DETAIL_TITLE = (
+    "most probable mode and recording: means over agents with a value (known: their share)"
+)
 ROUNDING = 1e-6  # smaller differences are rounding errors
 
 
@@ -117,48 +122,60 @@ def details(scorings: Sequence[Scoring]) -> Table:
 
     "known" is the share of agents with a value: the coverage of the map, for example.
     """
+    names = detail_names(scorings[0])
+    of_files = [_details_of(one.per_agent, names) for one in scorings]
     rows: list[tuple[Cell, ...]] = []
-    for name in scorings[0].detail_columns:
-        if name.startswith(RECORDED) or name in DIAGRAM:
-            continue
-        for one in scorings:
-            known = one.per_agent[name].notna()
-            [predicted] = estimate(one.per_agent, [name]).estimates
-            recorded: Cell = ""
-            if RECORDED + name in one.detail_columns:
-                [recorded] = estimate(one.per_agent, [RECORDED + name]).estimates
-            counts = (int(known.sum()), float(known.mean()))
-            rows.append((name, one.label, *counts, predicted, recorded))
-    title = "most probable mode and recording: means over agents with a value (known: their share)"
-    columns = ("metric", FORECAST, "agents", "known", "predicted", "recorded")
-    return Table("details", title, columns, tuple(rows))
+    for name in names:
+        for one, of_file in zip(scorings, of_files, strict=True):
+            rows.append((name, one.label, *of_file[name]))
+    columns = ("metric", FORECAST, *_DETAIL_COLUMNS)
+    return Table("details", _DETAIL_TITLE, columns, tuple(rows))
 
 
-def reliability_diagram(scorings: Sequence[Scoring]) -> Table:
-    """Bins of the probability of the most probable mode, and how often this mode is the nearest.
+def details_by_group(scorings: Sequence[Scoring], key: GroupKey) -> Table:
+    """The table `details` for the agents of each group.
 
-    The last row of each forecast is the expected calibration error, in the last column.
+    Raises TrajformerError: the groups need metres, and scenes have another unit.
     """
+    names = detail_names(scorings[0])
+    labels = [_labels(one, key) for one in scorings]
     rows: list[tuple[Cell, ...]] = []
-    for one in scorings:
-        probability, is_nearest = (one.per_agent[name].to_numpy(float) for name in DIAGRAM)
-        nearest = np.where(is_nearest == 1.0, 0, 1)  # of a single mode
-        diagram = reliability(probability[:, None], nearest)
-        for index, agents in enumerate(diagram.agents.tolist()):
-            if agents:
-                limits = f"{diagram.limit[index]:.1f} to {diagram.limit[index + 1]:.1f}"
-                mean = float(diagram.probability[index])
-                share = float(diagram.share_right[index])
-                rows.append((limits, one.label, agents, mean, share, abs(mean - share)))
-        error = expected_calibration_error(diagram)
-        rows.append(("all", one.label, len(probability), *_means(probability, is_nearest), error))
-    title = "calibration: most probable mode, share in which it is the nearest; all: expected error"
-    columns = ("probability", FORECAST, "agents", "mean", "nearest", "gap")
-    return Table("calibration", title, columns, tuple(rows))
+    for group in _groups(labels, key):
+        of_files: dict[str, dict[str, tuple[Cell, ...]]] = {}
+        for one, of_agents in zip(scorings, labels, strict=True):
+            selected = one.per_agent[of_agents == group]
+            if len(selected):
+                of_files[one.label] = _details_of(selected, names)
+        for name in names:
+            for label, of_file in of_files.items():
+                rows.append((group, name, label, *of_file[name]))
+    title = f"{_DETAIL_TITLE}; by {_meaning(key)}"
+    columns = (key, "metric", FORECAST, *_DETAIL_COLUMNS)
+    return Table(f"details by {key}", title, columns, tuple(rows))
 
 
-def _means(*values: np.ndarray) -> list[float]:
-    return [_mean(one) for one in values]
+def detail_names(scoring: Scoring) -> list[str]:
+    """The further columns of the most probable mode, without the recording and the diagram."""
+    names = []
+    for name in scoring.detail_columns:
+        if not name.startswith(RECORDED) and name not in DIAGRAM:
+            names.append(name)
+    return names
+
+
+def _details_of(per_agent: pd.DataFrame, names: Sequence[str]) -> dict[str, tuple[Cell, ...]]:
+    """By column: agents with a value, their share, and means of mode and recording."""
+    both = []
+    for name in names:
+        both += [one for one in (name, RECORDED + name) if one in per_agent]
+    # one bootstrap for all columns
+    means: dict[str, Cell] = dict(zip(both, estimate(per_agent, both).estimates, strict=True))
+    known = per_agent[list(names)].notna()
+    rows: dict[str, tuple[Cell, ...]] = {}
+    for name in names:
+        counts = (int(known[name].sum()), float(known[name].mean()))
+        rows[name] = (*counts, means[name], means.get(RECORDED + name, ""))
+    return rows
 
 
 def paired(
@@ -191,12 +208,25 @@ def paired(
     others = (len(first.per_agent), len(baseline.per_agent))
     if others != (len(pair.first), len(pair.first)):
         title += f" of {others[0]} and {others[1]}"
-    title += "; negative differences and better: smaller errors; shares are those of scenes"
+    title += f"; {SMALLER_IS_BETTER}"
     if key is not None:
         columns = (key, *columns)
         name += f" by {key}"
         title += f"; by {_meaning(key)}"
     return Table(name, title, columns, tuple(rows))
+
+
+def paired_details(first: Scoring, baseline: Scoring, key: GroupKey | None = None) -> Table:
+    """The table `paired` of the further columns that both scorings have.
+
+    Of some of them larger values are better, so the shares of scenes are named by their sign.
+    """
+    table = paired(first, baseline, key, common_details(first, baseline))
+    columns = list(table.columns)
+    columns[columns.index("better")] = "smaller"
+    columns[columns.index("worse")] = "larger"
+    title = table.title.replace(SMALLER_IS_BETTER, "shares of scenes with smaller and larger means")
+    return replace(table, name=f"details: {table.name}", title=title, columns=tuple(columns))
 
 
 class _Pair(NamedTuple):
@@ -286,6 +316,12 @@ def _world_differences(first: Scoring, baseline: Scoring) -> list[PairedRow]:
     ours = ours.loc[common].reset_index()
     reference = reference.loc[common].reset_index()
     return paired_rows(ours, reference, names)
+
+
+def common_details(first: Scoring, baseline: Scoring) -> list[str]:
+    """The further columns that both scorings have."""
+    of_baseline = detail_names(baseline)
+    return [name for name in detail_names(first) if name in of_baseline]
 
 
 def common_metrics(scorings: Sequence[Scoring]) -> list[str]:

@@ -31,7 +31,7 @@ from trajformer.evaluation.scoring import AgentChoice, Finding, Rules, Scoring, 
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import DataSpec, check_scenes
 
-MAX_EXAMPLES = 3
+MAX_EXAMPLES = 20  # of each kind, in the record
 SAME_PROBABILITY = 1e-6  # of joint futures, in all tracks of a scene
 KINDS = {  # of findings: not scored, or changed
     "unreadable": "scenes cannot be read and are not scored",

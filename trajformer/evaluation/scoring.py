@@ -23,6 +23,7 @@ Detail = Literal["map", "dynamics", "overlap", "calibration", "crowd"]
 RECORDED = "recorded_"  # prefix of columns with values of the recording
 MOVING_M = 5.0  # a moving agent ends at least this far from its last observed position
 MIN_ADE = "ADE of the mode with the smallest end-point error, as in Argoverse 2"
+FIRST_EXAMPLES = 3  # of a finding, in its line
 STEP_TOLERANCE = 1e-3  # of a step, for horizons in seconds
 
 
@@ -103,7 +104,8 @@ class Finding:
 
     def line(self) -> str:
         """One line with the number and the first examples."""
-        return f"{self.count:,} {self.text} (first: {'; '.join(self.examples)})"
+        first = "; ".join(self.examples[:FIRST_EXAMPLES])
+        return f"{self.count:,} {self.text} (first: {first})"
 
 
 @dataclass(frozen=True, eq=False)

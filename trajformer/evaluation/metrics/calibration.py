@@ -97,13 +97,19 @@ def reliability(
     is_right = top == nearest[scored]
 
     limit = np.linspace(0.0, 1.0, num_bins + 1)
-    # sums of probabilities that exceed 1 by rounding belong to the last bin
-    index = np.clip(np.searchsorted(limit, confidence, side="left") - 1, 0, num_bins - 1)
+    index = bin_index(confidence, num_bins)
     count = np.bincount(index, minlength=num_bins)
     divisor = np.where(count > 0, count, np.nan)
     mean = np.bincount(index, confidence, num_bins) / divisor
     share = np.bincount(index, is_right, num_bins) / divisor
     return Reliability(limit, count, mean, share)
+
+
+def bin_index(probability: np.ndarray, num_bins: int = NUM_BINS) -> np.ndarray:
+    """The bin int64 [N] of each probability [N]; a bin contains its upper limit."""
+    limit = np.linspace(0.0, 1.0, num_bins + 1)
+    # sums of probabilities that exceed 1 by rounding belong to the last bin
+    return np.clip(np.searchsorted(limit, probability, side="left") - 1, 0, num_bins - 1)
 
 
 def expected_calibration_error(diagram: Reliability) -> float:

@@ -1,4 +1,4 @@
-"""Screenshots of the page of `trajformer view` for the documentation.
+"""Screenshots of the page of `trajformer view` and of a report for the documentation.
 
     python tools/page_screenshots.py --argoverse2 RAW --eth-ucy RAW --out docs/images
 
@@ -19,6 +19,9 @@ from PIL import Image
 from trajformer import cli
 
 SIZE = {"width": 1240, "height": 720}
+REPORT_SIZE = {"width": 1040, "height": 1515}
+# sections of the report that a picture has no space for
+LEFT_OUT = ("scored", "metrics", "breakdowns", "calibration", "details")
 WEIGHTS = "pretrained:se2former_simulated"
 CROWD_WEIGHTS = "pretrained:crowd_eth_ucy/zara1"
 CROWD_SPLIT = "zara1_test"
@@ -57,6 +60,7 @@ def make_pages(folder: Path, scenes: int, seed: int) -> None:
     second = folder / "constant_velocity.parquet"
     run("view", store, "--forecasts", first, second, "--out", folder / "two.html")
     run("view", store, "--forecasts", folder / "joint.parquet", "--out", folder / "joint.html")
+    run("report", second, first, "--store", store, "--out", folder / "report.html")
 
 
 def make_real_pages(folder: Path, argoverse2: Path | None, eth_ucy: Path | None) -> None:
@@ -136,6 +140,19 @@ def take(browser: Any, folder: Path, state: State, out: Path) -> Path:
     return path
 
 
+def take_report(browser: Any, folder: Path, out: Path) -> Path:
+    """Write a screenshot of parts of the report."""
+    page = browser.new_page(viewport=REPORT_SIZE, color_scheme="light")
+    page.goto((folder / "report.html").as_uri())
+    hidden = [f"#{name}" for name in LEFT_OUT] + ["main details", "main .scroll"]
+    page.locator(", ".join(hidden)).evaluate_all("parts => parts.forEach(part => part.remove())")
+    path = out / "report.png"
+    page.screenshot(path=path)
+    page.close()
+    with_few_colors(Image.open(path).convert("RGB")).save(path, optimize=True)
+    return path
+
+
 def with_few_colors(picture: Image.Image) -> Image.Image:
     """The picture with 256 colors: the most frequent ones unchanged, such as those of panels.
 
@@ -170,6 +187,7 @@ def main() -> None:
         for state in STATES:
             if (folder / f"{state.page}.html").exists():
                 print(take(browser, folder, state, args.out))
+        print(take_report(browser, folder, args.out))
         browser.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.training import training_store
 
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.breakdown import details
+from trajformer.evaluation.breakdown import details, details_by_group, paired_details
 from trajformer.evaluation.details import DETAILS
 from trajformer.evaluation.evaluate import evaluate, track_forecasts
 from trajformer.evaluation.metrics import calibration
@@ -96,9 +96,33 @@ def test_the_calibration_table_is_a_reliability_diagram(scoring: Scoring) -> Non
     *bins, total = as_plain(reliability_diagram([scoring]))
     agents = scoring.per_agent
     assert sum(row["agents"] for row in bins) == total["agents"] == len(agents)
-    assert total["nearest"] == pytest.approx(agents.top_is_nearest.mean())
-    gaps = sum(row["agents"] * abs(row["mean"] - row["nearest"]) for row in bins)
-    assert total["gap"] == pytest.approx(gaps / len(agents))
+    assert total["nearest"]["mean"] == pytest.approx(agents.top_is_nearest.mean())
+    gaps = sum(row["agents"] * abs(row["mean"] - row["nearest"]["mean"]) for row in bins)
+    assert total["gap"]["mean"] == pytest.approx(gaps / len(agents))
+    assert total["gap"]["low"] <= total["gap"]["mean"] <= total["gap"]["high"]
+
+
+def test_details_of_a_group_are_those_of_its_agents(scoring: Scoring) -> None:
+    by_type = as_plain(details_by_group([scoring], "type"))
+    [kind, *_] = sorted(set(scoring.per_agent.type))
+    of_kind = scoring.per_agent[scoring.per_agent.type == kind]
+    expected = as_plain(details([replace(scoring, per_agent=of_kind)]))
+    assert [row for row in by_type if row["type"] == kind] == [
+        {"type": kind, **row} for row in expected
+    ]
+    assert {row["type"] for row in by_type} == set(scoring.per_agent.type)
+
+
+def test_details_are_compared_without_a_judgement_of_their_sign(scoring: Scoring) -> None:
+    moved = scoring.per_agent.assign(near_2m=scoring.per_agent.near_2m - 0.25)
+    baseline = replace(scoring, per_agent=moved, label="baseline")
+    rows = {row["metric"]: row for row in as_plain(paired_details(scoring, baseline))}
+    assert set(rows) == {row["metric"] for row in as_plain(details([scoring]))}
+    assert rows["near_2m"]["difference"]["mean"] == pytest.approx(0.25)
+    assert (rows["near_2m"]["smaller"], rows["near_2m"]["larger"]) == (0.0, 1.0)
+    assert rows["overlap"]["difference"]["mean"] == 0.0
+    by_speed = as_plain(paired_details(scoring, baseline, "speed"))
+    assert sum(row["agents"] for row in by_speed if row["metric"] == "near_2m") == len(moved)
 
 
 def test_details_need_metres() -> None:

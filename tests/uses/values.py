@@ -406,6 +406,10 @@ LINES = {  # words: exit status, line
     "score nothing.parquet --store store": (1, "nothing.parquet: no such file"),
     "score --store store": (2, "forecasts"),
     "score store/manifest.json --store store": (1, "not a readable parquet file"),
+    "report nothing.parquet --store store --out r.html": (1, "nothing.parquet: no such file"),
+    "report store/manifest.json --store store": (2, "out"),
+    "report notes.txt --store store --out r.json": (1, "r.json: the output is a html file"),
+    "report a b c d e --store store --out r.html": (1, "5 files: at most 4 can be compared"),
     "evaluate --checkpoint pretrained:best --store store": (
         1,
         "pretrained:best: no weights of this name",

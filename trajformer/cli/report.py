@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 MAX_FILES = 4  # as many colors
 EXAMPLES = 4  # pictures of each group of scenes
-MAX_HORIZONS = 8  # points of a chart
+MIN_HORIZONS, MAX_HORIZONS = 4, 8  # points of a chart
 SPACINGS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 NO_CROWD = tuple(name for name in DETAILS if name != "crowd")
 AGENTS = {
@@ -182,7 +182,7 @@ def usual_horizons(spec: DataSpec) -> tuple[float, ...]:
     for spacing_s in SPACINGS_S:
         steps = round(spacing_s / period_s)
         is_multiple = steps >= 1 and abs(steps * period_s - spacing_s) < 1e-6
-        if is_multiple and num_future <= MAX_HORIZONS * steps:
+        if is_multiple and MIN_HORIZONS * steps <= num_future <= MAX_HORIZONS * steps:
             break
     else:
         steps = max(-(-num_future // MAX_HORIZONS), 1)

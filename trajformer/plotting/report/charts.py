@@ -141,20 +141,22 @@ class Difference:
 
 def difference_chart(title: str, file: int, rows: Sequence[Difference]) -> Markup:
     """Relative differences with intervals around 0, one row per metric."""
-    reach = max(max(abs(_low(row.percent)), abs(_high(row.percent))) for row in rows)
-    reach = max(reach * 1.1, 0.1)
+    lowest = min(0.0, *(_low(row.percent) for row in rows))
+    highest = max(0.0, *(_high(row.percent) for row in rows))
+    margin = max((highest - lowest) * 0.15, 0.1)
+    low, high = lowest - margin, highest + margin
     height = _TOP + _ROW * len(rows) + _BOTTOM
-    scale = (WIDTH - _NAMES - _RIGHT) / (2 * reach)
-    zero = _NAMES + reach * scale
+    scale = (WIDTH - _NAMES - _RIGHT) / (high - low)
+    zero = _NAMES - low * scale
     bottom = height - _BOTTOM
     parts = [element("text", title, x=4, y=14, class_="chart-title")]
-    for value in ticks(-reach, reach, 4):
+    for value in ticks(low, high, 4):
         x = zero + value * scale
         class_ = "axis" if value == 0 else "grid"
         parts.append(element("path", d=f"M{x:.1f} {_TOP:g}V{bottom:g}", class_=class_))
         text = {"x": f"{x:.1f}", "y": bottom + 16, "text_anchor": "middle"}
         parts.append(element("text", f"{value:g}", **text))
-    label = {"x": f"{zero:.1f}", "y": height - 4, "text_anchor": "middle"}
+    label = {"x": WIDTH - _RIGHT, "y": height - 4, "text_anchor": "end"}
     parts.append(element("text", "difference (% of the baseline); left is better", **label))
     for number, row in enumerate(rows):
         y = _TOP + _ROW * (number + 0.5)

@@ -20,6 +20,7 @@ from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
 
 SIDE = 300.0  # units of the picture
 _MIN_WIDTH = 3.5  # units, of a drawn agent
+_MAP_SPACING, _PATH_SPACING = 4.0, 2.0  # units between points of the map and of paths
 _FAR = 10 * SIDE  # longer lines are cut off
 _CLASSES = {
     PolylineKind.DRIVABLE_AREA: "drivable",
@@ -79,9 +80,19 @@ def _map(scene: Scene, window: _Window) -> Iterator[Markup]:
         for index in np.flatnonzero(scene.polyline_kind == kind).tolist():
             points = scene.polyline(index)
             if len(points) and window.shows(points):
-                drawn.append(line(window.place(points), closed=kind in _AREAS))
+                thin = _thinned(window.place(points), _MAP_SPACING)
+                drawn.append(line(thin, closed=kind in _AREAS))
         if drawn:
             yield element("path", d="".join(drawn), class_=class_)
+
+
+def _thinned(points: np.ndarray, spacing: float) -> np.ndarray:
+    """Points [p, 2] of a line about `spacing` or more apart along it, with both ends."""
+    step = np.hypot(*np.diff(points, axis=0).T)
+    number = np.floor(np.concatenate([[0.0], np.cumsum(step)]) / spacing)
+    kept = np.ones(len(points), bool)
+    kept[1:-1] = number[1:-1] > number[:-2]
+    return points[kept]
 
 
 def _agents(scene: Scene, window: _Window, targets: Sequence[int]) -> Iterator[Markup]:
@@ -125,7 +136,7 @@ def _modes(forecasts: Sequence[AgentForecast], window: _Window, file: int) -> It
             alpha = f"{MIN_ALPHA + (1 - MIN_ALPHA) * share:.2f}"
             points = window.place(forecast.position[mode])
             stroke = {"class_": f"file-{file} mode", "stroke_dasharray": dashes(file)}
-            yield element("path", d=line(points), opacity=alpha, **stroke)
+            yield element("path", d=line(_thinned(points, _PATH_SPACING)), opacity=alpha, **stroke)
             x, y = points[-1].tolist()
             dot = {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": 2.2, "class_": f"dot dot-{file}"}
             yield element("circle", opacity=alpha, **dot)
@@ -143,7 +154,7 @@ def _paths(scene: Scene, agents: Sequence[int], window: _Window) -> str:
     for agent in agents:
         points = _history(scene, agent)
         if len(points) > 1:
-            drawn.append(line(window.place(points)))
+            drawn.append(line(_thinned(window.place(points), _PATH_SPACING)))
     return "".join(drawn)
 
 

@@ -4,12 +4,15 @@ from data_prep.reader import Reader
 from data_prep.readers.argoverse1 import Argoverse1
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.readers.argoverse2.sensor import Argoverse2Sensor
+from data_prep.readers.commonroad import CommonRoad
 from data_prep.readers.eth_ucy import EthUcy
+from data_prep.readers.ind.reader import Ind
 from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.scenarionet.reader import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.table.reader import Table
+from data_prep.readers.trajnetpp import Trajnetpp
 from data_prep.readers.waymo.reader import Waymo
 from trajformer.config import load_plugins
 
@@ -17,13 +20,16 @@ _READERS = (
     Argoverse1,
     Argoverse2,
     Argoverse2Sensor,
+    CommonRoad,
     EthUcy,
+    Ind,
     Interaction,
     NuscenesPrediction,
     ScenarioNet,
     Sdd,
     Table,
     Waymo,
+    Trajnetpp,
 )
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
 READERS |= load_plugins("trajformer.readers")

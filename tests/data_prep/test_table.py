@@ -20,7 +20,7 @@ from data_prep.engine.prepare import prepare
 from data_prep.plausibility import check_units
 from data_prep.reader import Input
 from data_prep.readers.table.reader import Table
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import ConfigError, SceneError, TrajformerError
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
 
@@ -542,3 +542,62 @@ def test_a_table_of_the_same_name_in_another_folder_does_not_replace_scenes(tmp_
         prepare(SMALL, tmp_path / "second", store, options)
     summary = prepare(SMALL, tmp_path / "second", store, replace(options, overwrite=True))
     assert summary.splits[0].kept_shards == 0
+
+
+def test_units_axes_and_names_of_other_tables(tmp_path: Path) -> None:
+    """The same scene, written with image coordinates in feet and compass headings in degrees."""
+    plain = tables.two_tracks(heading=0.2, vx=5.0, vy=1.0, length=4.5, width=1.8)
+    expected = tables.read(tmp_path / "plain", plain)
+    feet = plain.copy()
+    for name in ("x", "y", "vx", "vy", "length", "width"):
+        feet[name] = feet[name] / 0.3048
+    feet["y"] = -feet["y"]
+    feet["vy"] = -feet["vy"]
+    feet["heading"] = np.rad2deg(np.pi / 2 - feet["heading"])
+    other = feet.rename(columns={"x": "xCenter", "track_id": "id"})
+    other["x"] = 7.0  # replaced by the other column
+    reader = replace(
+        tables.SMALL,
+        columns="x=xCenter, track_id=id",
+        unit="ft",
+        angle_unit="deg",
+        heading_from="north",
+        clockwise=True,
+        y_down=True,
+    )
+    scene = tables.read(tmp_path / "other", other, reader)
+    for field in ("position", "velocity", "heading", "agent_size"):
+        np.testing.assert_allclose(getattr(scene, field), getattr(expected, field), atol=1e-5)
+    np.testing.assert_allclose(scene.agent_size, [[4.5, 1.8]] * 2, rtol=1e-6)
+
+
+def test_pixels_stay_pixels(tmp_path: Path) -> None:
+    scene = tables.read(tmp_path, tables.two_tracks(), replace(tables.SMALL, unit="px"))
+    assert scene.unit == "px"
+
+
+def test_the_preset_of_ngsim(tmp_path: Path) -> None:
+    rows = tables.two_tracks()
+    feet = {"Local_X": rows["x"] / 0.3048, "Local_Y": rows["y"] / 0.3048}
+    columns = {"Vehicle_ID": rows["track_id"].map({"a": 3, "b": 4}), "v_Class": 2, **feet}
+    sizes = {"v_Length": 14.5, "v_Width": 6.0}
+    time = {"Frame_ID": 12, "Global_Time": 1118846663000 + 100 * rows["step"]}
+    table = pd.DataFrame(columns | sizes | time)
+    scene = tables.read(tmp_path, table, replace(tables.SMALL, preset="ngsim"))
+    assert scene.agent_kind.tolist() == [AgentKind.VEHICLE] * 2
+    np.testing.assert_allclose(scene.velocity[0, 4], [5, 1], atol=1e-2)
+    np.testing.assert_allclose(scene.agent_size[0], [4.4196, 1.8288], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [("x", "'x', expected NAME=COLUMN"), ("z=a", "'z=a'"), ("x=a,y=a", "used twice")],
+)
+def test_wrong_names_of_columns_are_refused(columns: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=f"columns: .*{problem}"):
+        replace(tables.SMALL, columns=columns)
+
+
+def test_a_missing_column_is_named_as_in_the_file(tmp_path: Path) -> None:
+    with pytest.raises(SceneError, match="vX: no such column"):
+        tables.read(tmp_path, tables.two_tracks(), replace(tables.SMALL, columns="vx=vX,vy=vY"))

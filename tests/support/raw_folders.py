@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from support import fixtures, scenarios, sensor_logs, tables
+from support import drone_files, fixtures, scenarios, sensor_logs, tables
 from support import interaction as interaction_files
 from support import waymo as waymo_records
 from support.recordings import crowd, write_recording
@@ -47,6 +47,27 @@ def eth_ucy(raw: Path) -> Reader:
     """One recording of one window."""
     write_recording(raw / "eth" / "biwi_eth.txt", crowd())
     return READERS["eth_ucy"]()
+
+
+def ind(raw: Path) -> Reader:
+    """A recording of inD, and one of SIND with a map."""
+    drone_files.write_ind(raw / "data")
+    drone_files.write_sind(raw / "Tianjin" / "8_2_1")
+    drone_files.write_degrees_map(raw / "Tianjin" / "map.osm")
+    return READERS["ind"](**drone_files.SMALL)
+
+
+def commonroad(raw: Path) -> Reader:
+    """One scenario."""
+    drone_files.write_commonroad(raw / "val" / "ZAM_Test-1_1_T-1.xml")
+    return READERS["commonroad"](**drone_files.SMALL)
+
+
+def trajnetpp(raw: Path) -> Reader:
+    """One file of two scenes, and one at 2 Hz."""
+    drone_files.write_trajnet(raw / "train" / "hotel.ndjson")
+    drone_files.write_trajnet(raw / "train" / "wildtrack.ndjson", fps=2.0, interval=5)
+    return READERS["trajnetpp"]()
 
 
 def interaction(raw: Path) -> Reader:

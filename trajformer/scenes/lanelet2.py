@@ -34,10 +34,13 @@ MAX_BYTES = 16 << 20  # over a hundred times the largest map
 MAX_LENGTH_M = 10_000.0  # of a boundary, and so a limit of the number of points
 _KINDS = {  # by `subtype`; other lanelets, such as walkways, are left out
     "road": PolylineKind.LANE_VEHICLE,
+    "": PolylineKind.LANE_VEHICLE,  # crossings of SIND
+    "main_road": PolylineKind.LANE_VEHICLE,  # of SIND
     "highway": PolylineKind.LANE_VEHICLE,
     "bus_lane": PolylineKind.LANE_BUS,
     "bicycle_lane": PolylineKind.LANE_BIKE,
 }
+_SUBTYPES = ", ".join(filter(None, _KINDS))
 _UNITS_M_S = {"mph": 0.44704, "kmh": 1 / 3.6}
 _CROSSWALKS = {"crosswalk": PolylineKind.CROSSWALK}
 _TURNS = {"left": LaneFlag.TURN_LEFT, "right": LaneFlag.TURN_RIGHT}  # by `turn_direction`
@@ -98,12 +101,16 @@ class _Lanelet:
         return np.nan
 
 
-@cached_by_file(32)
 def read_lanelets(path: Path, origin: Origin | None = None) -> LaneletMap:
     """The lanelets of a map file; a SceneError names file, element and field.
 
     `origin` is latitude and longitude of the zero of the frame, for maps in degrees.
     """
+    return _read_lanelets(path, origin)
+
+
+@cached_by_file(32)
+def _read_lanelets(path: Path, origin: Origin | None) -> LaneletMap:
     try:
         dropped = Counter[str]()
         nodes, ways, relations = _elements(path, origin)
@@ -117,7 +124,7 @@ def read_lanelets(path: Path, origin: Origin | None = None) -> LaneletMap:
             problem = f"no {problem}"
         raise SceneError(f"{path}: not a Lanelet2 map: {problem}") from error
     if not lanelets:
-        problem = next(iter(dropped), f"no lanelet of subtype {', '.join(_KINDS)}")
+        problem = next(iter(dropped), f"no lanelet of subtype {_SUBTYPES}")
         raise SceneError(f"{path}: relation: {problem}")
     report_dropped(path, dropped)
 
@@ -279,7 +286,7 @@ def _lanelets(
     lanelets: dict[int, _Lanelet] = {}
     for relation in relations:
         tags = _tags(relation)
-        subtype = tags.get("subtype")
+        subtype = tags.get("subtype", "")
         if tags.get("type") != "lanelet" or subtype not in kinds:
             continue
         try:

@@ -5,37 +5,40 @@ A wrong cell affects its own scene only. `docs/your-data.md` describes the colum
 
 import hashlib
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
-from data_prep.readers.columns import Agents
+from data_prep.readers.table.conventions import Conventions
 from data_prep.readers.table.estimates import RowEstimates, estimate_scenes
 from data_prep.readers.table.lanes import find_lanes, is_lanes_file, lane_files, lanes_near
+from data_prep.readers.table.presets import PRESETS
+from data_prep.readers.table.scene import table_scene, tracks_of_cut
 from data_prep.readers.table.table_file import (
     MAX_BYTES,
+    NUMBERS,
     REQUIRED,
     SUFFIXES,
+    TEXT,
     TIME,
+    TableColumns,
     read_table,
     table_stem,
 )
 from data_prep.readers.table.timeline import TimeOptions
-from data_prep.readers.table.tracks import KINDS, TableTracks
 from data_prep.readers.table.windows import Scenes, cut_scenes
 from trajformer.config import Config
-from trajformer.errors import SceneError, TrajformerError
+from trajformer.errors import ConfigError, SceneError, TrajformerError
 from trajformer.scenes.files import open_file
 from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import warn
-from trajformer.scenes.vector_map import NO_MAP
+from trajformer.scenes.vector_map import NO_MAP, VectorMap
 
 ALL = "all"  # the split of tables directly in RAW
 _LIMITS = {
@@ -65,6 +68,14 @@ class Table(Config, limits=_LIMITS):
         stride: steps between the starts of windows, into which a scene of more than history +
             future steps is cut.
         map_radius_m: lanes within this distance of an agent's last observed position are kept.
+        preset: a published format, whose names, units and axes replace the defaults of the options
+            below and of `time_unit`.
+        columns: other names of columns in the file, as in `x=xCenter,y=yCenter`.
+        unit: of positions, velocities and sizes; `px` stays, `ft` becomes metres.
+        angle_unit: of headings.
+        heading_from: direction of the heading 0: `east` is +x, `north` is +y (up).
+        clockwise: headings increase clockwise, as seen from above.
+        y_down: y increases downwards, as in images.
     """
 
     period_s: float = 0.1
@@ -76,6 +87,13 @@ class Table(Config, limits=_LIMITS):
     num_future: int = 60
     stride: int = 10
     map_radius_m: float = 100.0
+    preset: Literal["none", "ngsim"] = "none"
+    columns: str = ""
+    unit: Literal["m", "ft", "px"] = "m"
+    angle_unit: Literal["rad", "deg"] = "rad"
+    heading_from: Literal["east", "north"] = "east"
+    clockwise: bool = False
+    y_down: bool = False
     name: ClassVar[str] = "table"
     layout: ClassVar[str] = (
         "RAW/<split>/*.csv, *.csv.gz or *.parquet with columns track_id, x, y and step or "
@@ -107,8 +125,8 @@ class Table(Config, limits=_LIMITS):
             stamp = _stamp(path, find_lanes(path, raw, lanes_of_folder))
             stem = table_stem(path)
             try:
-                columns = read_table(path, ("scene_id", *REQUIRED, *TIME))
-                scenes = cut_scenes(columns, stem, self._time_options).cuts
+                columns = _read(path, self.conventions, ("scene_id", *REQUIRED, *TIME))
+                scenes = cut_scenes(columns, stem, self.time_options).cuts
             except SceneError:
                 inputs.append(Input(path, "", stamp))
                 continue
@@ -137,11 +155,31 @@ class Table(Config, limits=_LIMITS):
                     return True
         return False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _other_names(self.columns)
+
     @property
-    def _time_options(self) -> TimeOptions:
+    def conventions(self) -> Conventions:
+        """Units, axes and names of the preset, and of options that differ from their default."""
+        preset = PRESETS[self.preset].conventions
+        changed: dict[str, Any] = {}
+        for name in ("unit", "angle_unit", "heading_from", "clockwise", "y_down"):
+            value = getattr(self, name)
+            if value != getattr(Conventions, name):
+                changed[name] = value
+        columns = {**preset.columns, **_other_names(self.columns)}
+        return replace(preset, columns=columns, **changed)
+
+    @property
+    def time_options(self) -> TimeOptions:
+        """Period, horizon and clock."""
+        time_unit: str = self.time_unit
+        if time_unit == "s":
+            time_unit = PRESETS[self.preset].time_unit
         return TimeOptions(
             period_s=self.period_s,
-            time_unit=self.time_unit,
+            time_unit=time_unit,
             step_interval=self.step_interval,
             num_history=self.num_history,
             num_future=self.num_future,
@@ -154,64 +192,29 @@ class Table(Config, limits=_LIMITS):
         """Read one scene or window, see `Reader.read`."""
         path = item.path
         name = item.part or table_stem(path)
-        scenes = _load(path, self._time_options)
-        columns = scenes.columns
-        step = scenes.step
+        scenes = _load(path, self)
         if name not in scenes.cuts:
             raise SceneError(f"{path}: scene_id: there is no scene {name!r}")
         if scenes.note:
             warn(f"{path}: {scenes.note}")
         cut = scenes.cuts[name]
-        rows = scenes.rows(cut, self.num_history)
-        if self.drop_duplicates:
-            keys = np.stack([step[rows], columns.code["track_id"][rows]])
-            _, first = np.unique(keys, axis=1, return_index=True)
-            rows = rows[np.sort(first)]
-        if cut.problem:
-            where = f"{path}: scene {cut.recording}" if item.part else str(path)
-            raise SceneError(f"{where}: {cut.problem}")
+        options = self.time_options
         try:
-            scene_columns = columns.take(rows)
-            tracks = TableTracks(scene_columns, step[rows], cut, self.num_history)
-            estimates = None
-            if not tracks.has_motion():
-                estimates = _estimate(path, self._time_options).take(rows)
-            lanes = find_lanes(path, raw)
-            return self._scene(tracks, estimates, name, split, lanes).validate()
+            tracks, estimates = tracks_of_cut(scenes, cut, options, partial(_estimate, path, self))
+            map_near = partial(self._lanes_near, find_lanes(path, raw))
+            head = (name, self.name, split)
+            unit = self.conventions.scene_unit
+            return table_scene(tracks, estimates, head, options, map_near, unit).validate()
         except SceneError as error:
-            where = f"{path}: scene {name}" if item.part else str(path)
+            shown = cut.recording if cut.problem else name
+            where = f"{path}: scene {shown}" if item.part else str(path)
             raise SceneError(f"{where}: {error}") from error
 
-    def _scene(
-        self,
-        tracks: TableTracks,
-        estimates: RowEstimates | None,
-        name: str,
-        split: str,
-        lanes: Path | None,
-    ) -> Scene:
-        xy = tracks.position()
-        kind = tracks.words("kind", KINDS)
-        role = tracks.role(kind, self._time_options.short_loss)
-
-        # The origin is the last observed position of the focal agent, else of a scored one.
-        last = tracks.last_observed
-        rank = np.where(last >= 0, role.astype(np.int64), -1)
-        origin = xy[last[rank.argmax()]]
-        position = tracks.fill(xy - origin)
-        heading, velocity, length = tracks.motion(position, self.period_s, estimates)
-
-        polylines = NO_MAP
-        if lanes:
-            polylines = lanes_near(lanes, xy[last[last >= 0]], self.map_radius_m)
-        heading = tracks.face_lanes(heading, length, xy, kind, polylines)
-        agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
-        clock = (self.period_s, self.num_history, self.num_future)
-        scene = agents.scene((name, self.name, split, tracks.city()), clock, origin, polylines)
-        has_heading = "heading" in tracks.columns.number
-        has_velocity = "vx" in tracks.columns.number
-        check_recorded(scene, heading=has_heading, velocity=has_velocity)
-        return scene
+    def _lanes_near(self, lanes: Path | None, positions: np.ndarray) -> VectorMap:
+        """Lanes near positions [n, 2]; none without a file."""
+        if not lanes:
+            return NO_MAP
+        return lanes_near(lanes, positions, self.map_radius_m)
 
 
 def _stamp(*files: Path | None) -> str:
@@ -239,13 +242,36 @@ def _tables(folder: Path) -> Iterator[Path]:
             yield path
 
 
+def _other_names(text: str) -> dict[str, str]:
+    """Names of columns in a file by the name of a table column, from `x=xCenter,y=yCenter`."""
+    names: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, _, written = (word.strip() for word in part.partition("="))
+        if name not in (*TEXT, *NUMBERS) or not written or name in names:
+            expected = f"NAME=COLUMN with a NAME of {', '.join((*TEXT, *NUMBERS))}"
+            raise ConfigError("columns", f"{part.strip()[:40]!r}, expected {expected}, each once")
+        names[name] = written
+    if len(set(names.values())) < len(names):
+        raise ConfigError("columns", "a column of the file is used twice")
+    return names
+
+
+def _read(
+    path: Path, conventions: Conventions, requested: Sequence[str] = (*TEXT, *NUMBERS)
+) -> TableColumns:
+    """The columns of a file in the units and axes of a scene."""
+    columns = read_table(path, requested, conventions.columns, conventions.optional)
+    return conventions.convert(columns)
+
+
 @cached_by_file(2)
-def _load(path: Path, options: TimeOptions) -> Scenes:
+def _load(path: Path, reader: Table) -> Scenes:
     """The scenes of a file."""
-    return cut_scenes(read_table(path), table_stem(path), options)
+    columns = _read(path, reader.conventions)
+    return cut_scenes(columns, table_stem(path), reader.time_options)
 
 
 @cached_by_file(2)
-def _estimate(path: Path, options: TimeOptions) -> RowEstimates:
+def _estimate(path: Path, reader: Table) -> RowEstimates:
     """Estimates for the rows of a file."""
-    return estimate_scenes(_load(path, options), options.period_s)
+    return estimate_scenes(_load(path, reader), reader.period_s)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_prep.readers.table.clock import EQUAL
-from data_prep.readers.table.table_file import TableColumns
+from data_prep.readers.table.table_file import SIZE, TableColumns
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 
@@ -40,8 +40,8 @@ def resample(
     """Positions, headings and velocities of each track at all steps between two of its rows.
 
     `group` (int64 [m]) is the recording of each row and `time` (float64 [m]) its time in periods.
-    Nothing is extrapolated. Text comes from the row before. Two rows of a track at one time stay
-    two rows of a step, or one with `keep_first`. Raises SceneError: too many steps.
+    Nothing is extrapolated. Text and sizes come from the row before. Two rows of a track at one
+    time stay two rows of a step, or one with `keep_first`. Raises SceneError: too many steps.
     """
     track = columns.code["track_id"]
     order = np.lexsort((time, track, group))
@@ -110,6 +110,8 @@ def _interpolate(
                 has_wrapped = (np.abs(heading) > _TURN) & (np.abs(values) <= _TURN)
                 heading = np.where(has_wrapped, wrap(heading), heading)
                 number[name] = np.where(fraction > 0, heading, values)
+            elif name in SIZE:
+                number[name] = values
     return TableColumns(number, before.word, before.code, before.has_dates)
 
 

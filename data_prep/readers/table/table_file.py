@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from types import MappingProxyType
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +28,11 @@ from trajformer.scenes.files import check_parquet
 
 TIME = ("step", "timestamp")
 TEXT = ("track_id", "scene_id", "kind", "role", "city")
-NUMBERS = ("x", "y", *TIME, "heading", "vx", "vy")
+SIZE = ("length", "width")
+NUMBERS = ("x", "y", *TIME, "heading", "vx", "vy", *SIZE)
 REQUIRED = ("track_id", "x", "y")
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+NO_OTHER_NAMES: Mapping[str, str] = MappingProxyType({})
 MAX_BYTES = 1 << 36  # tables are read into memory
 
 
@@ -62,23 +65,30 @@ def table_stem(path: Path) -> str:
     return path.stem
 
 
-def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> TableColumns:
+def read_table(
+    path: Path,
+    requested: Sequence[str] = (*TEXT, *NUMBERS),
+    written: Mapping[str, str] = NO_OTHER_NAMES,
+    optional: Sequence[str] = (),
+) -> TableColumns:
     """Read the requested columns that a file has.
 
-    A SceneError names the file and the column that cannot be used.
+    `written` is the name in the file of columns with another name than here; a file has all of
+    them but the `optional` ones. A SceneError names the file and the column that cannot be used.
     """
     columns = TableColumns({}, {}, {})
     has_dates = False
+    selection = _Selection(path, requested, written, optional)
     try:
         with open_table(path, MAX_BYTES) as file:
             if path.suffix.lower() == ".parquet":
-                table = _read_parquet(path, file, requested)
+                table = _read_parquet(path, file, selection)
             else:
-                table = _read_csv(path, file, requested)
+                table = _read_csv(path, file, selection)
         if not len(table):
             raise SceneError(f"{path}: track_id: no rows")
         for written_name, column in zip(table.column_names, table.columns, strict=True):
-            name = written_name.strip()
+            name = selection.name(written_name)
             if name == "timestamp":
                 columns.number[name], has_dates = _timestamps(column, path)
             elif name in NUMBERS:
@@ -90,10 +100,49 @@ def read_table(path: Path, requested: Sequence[str] = (*TEXT, *NUMBERS)) -> Tabl
     return replace(columns, has_dates=has_dates)
 
 
-def _read_csv(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
+class _Selection(NamedTuple):
+    """The columns to read: their names here, and in the file if they differ."""
+
+    path: Path
+    requested: Sequence[str]
+    written: Mapping[str, str]
+    optional: Sequence[str]
+
+    def name(self, written_name: str) -> str:
+        """The name here of a column of the file, "" for one that is replaced by another."""
+        stripped = written_name.strip()
+        for name, other_name in self.written.items():
+            if other_name == stripped:
+                return name
+        return "" if stripped in self.written else stripped
+
+    def select(self, columns: Sequence[str]) -> list[str]:
+        """Requested columns of a file, possibly with blanks around their names."""
+        names = [self.name(column) for column in columns]
+        for name in names:
+            if name in (*TEXT, *NUMBERS) and names.count(name) > 1:
+                raise SceneError(f"{self.path}: {name}: two columns of this name")
+
+        missing = [self.written.get(name, name) for name in REQUIRED if name not in names]
+        for name, other_name in self.written.items():
+            if name not in names and name not in self.optional:
+                missing.append(other_name)
+        if "vy" in names and "vx" not in names:
+            missing.append("vx")
+        if "vx" in names and "vy" not in names:
+            missing.append("vy")
+        if not set(TIME) & set(names):
+            missing.append("step (nor timestamp)")
+        if missing:
+            known = one_line(", ".join(column.strip() for column in columns[:20]))
+            raise SceneError(f"{self.path}: {missing[0]}: no such column; its columns are {known}")
+        return [column for column in columns if self.name(column) in self.requested]
+
+
+def _read_csv(path: Path, file: BinaryIO, selection: _Selection) -> pa.Table:
     header = next((line for line in file if line.strip()), b"")
     head = pa_csv.read_csv(pa.BufferReader(header), READ_OPTIONS)
-    names = _select(head.column_names, requested, path)
+    names = selection.select(head.column_names)
 
     def read(types: dict[str, pa.DataType]) -> pa.Table:
         file.seek(0)
@@ -101,18 +150,18 @@ def _read_csv(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
         return pa_csv.read_csv(file, read_options=READ_OPTIONS, convert_options=options)
 
     types = dict.fromkeys(names, DICTIONARY)
-    numbers = [name for name in names if name.strip() in NUMBERS]
+    numbers = [name for name in names if selection.name(name) in NUMBERS]
     try:
         return read(types | dict.fromkeys(numbers, pa.float64()))
     except pa.ArrowInvalid:  # text in a column of numbers: `_numbers` parses the cells
         return read(types)
 
 
-def _read_parquet(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Table:
+def _read_parquet(path: Path, file: BinaryIO, selection: _Selection) -> pa.Table:
     import pyarrow.parquet as pq
 
     schema = pq.read_schema(file)
-    names = _select(schema.names, requested, path)
+    names = selection.select(schema.names)
     text = [name for name in names if pa.types.is_string(schema.field(name).type)]
     # Text as a dictionary: a repeated long word does not expand.
     with pq.ParquetFile(file, read_dictionary=text) as table:
@@ -124,26 +173,6 @@ def _read_parquet(path: Path, file: BinaryIO, requested: Sequence[str]) -> pa.Ta
             if length > MAX_TEXT:
                 raise SceneError(f"{path}: {name}: a word of {length} bytes")
     return rows
-
-
-def _select(columns: Sequence[str], requested: Sequence[str], path: Path) -> list[str]:
-    """Requested columns of a file, possibly with blanks around their names."""
-    names = [name.strip() for name in columns]
-    for name in names:
-        if name in (*TEXT, *NUMBERS) and names.count(name) > 1:
-            raise SceneError(f"{path}: {name}: two columns of this name")
-
-    missing = [name for name in REQUIRED if name not in names]
-    if "vy" in names and "vx" not in names:
-        missing.append("vx")
-    if "vx" in names and "vy" not in names:
-        missing.append("vy")
-    if not set(TIME) & set(names):
-        missing.append("step (nor timestamp)")
-    if missing:
-        known = one_line(", ".join(names[:20]))
-        raise SceneError(f"{path}: {missing[0]}: no such column; its columns are {known}")
-    return [name for name in columns if name.strip() in requested]
 
 
 def _words(column: pa.ChunkedArray, where: str) -> tuple[list[str], np.ndarray]:

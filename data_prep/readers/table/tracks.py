@@ -1,18 +1,19 @@
 """The tracks of one scene of a table."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from data_prep.readers.columns import cells, fill
 from data_prep.readers.table.estimates import MAX_COORDINATE_M, RowEstimates
-from data_prep.readers.table.table_file import TableColumns
+from data_prep.readers.table.table_file import SIZE, TableColumns
 from data_prep.readers.table.windows import Cut
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.kinematics import estimate_motion, look_ahead_steps
 from trajformer.scenes.lane_heading import face_along_lanes
-from trajformer.scenes.scene import AgentKind, AgentRole
+from trajformer.scenes.scene import MAX_SIZE_M, AgentKind, AgentRole, Scene
 from trajformer.scenes.vector_map import VectorMap
 
 MAX_SPEED_M_S = 1e4
@@ -161,6 +162,19 @@ class TableTracks:
             raise SceneError("role: no track to predict is seen in the history")
         return role
 
+    def with_size(self, scene: Scene) -> Scene:
+        """The scene with lengths and widths of its agents, if the table has both columns.
+
+        They are in the row of the last observed step, like kind and role; 0 is not known.
+        """
+        if not set(SIZE) <= set(self.columns.number):
+            return scene
+        size = np.stack([self._optional(name, MAX_SIZE_M) for name in SIZE], -1)
+        size = np.nan_to_num(size)[self._described_row()]
+        if (size < 0).any():
+            raise SceneError("length: a length or width is negative")
+        return replace(scene, agent_size=size.astype(np.float32))
+
     def city(self) -> str:
         """City of the scene, "" without the column."""
         if "city" not in self.columns.word:
@@ -178,10 +192,9 @@ class TableTracks:
         """
         if name not in self.columns.word:
             return np.full(len(self.agent_id), meaning[""], np.uint8)
-        first = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
-        rows = np.where(self.last_observed >= 0, self.last_observed, first)
+        codes = self.columns.code[name][self._described_row()].tolist()
         values = []
-        for track, code in zip(self.agent_id, self.columns.code[name][rows].tolist(), strict=True):
+        for track, code in zip(self.agent_id, codes, strict=True):
             word = self.columns.word[name][code].strip().lower()
             if word not in meaning:
                 allowed = ", ".join(filter(None, meaning))
@@ -190,6 +203,11 @@ class TableTracks:
                 )
             values.append(meaning[word])
         return np.array(values, np.uint8)
+
+    def _described_row(self) -> np.ndarray:
+        """Row int64 [A] of the last observed step, or of the first step of an unobserved agent."""
+        first = self.row[np.arange(len(self.row)), self.valid.argmax(1)]
+        return np.where(self.last_observed >= 0, self.last_observed, first)
 
     def _required(self, name: str, limit: float) -> np.ndarray:
         """A column float64 [n] of numbers up to a limit; SceneError for an empty cell."""

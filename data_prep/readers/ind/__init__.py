@@ -1,0 +1,1 @@
+"""Drone recordings in the layouts of inD, highD and SIND."""

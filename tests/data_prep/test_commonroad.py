@@ -61,5 +61,5 @@ def test_a_real_scenario(real_data: Path, tmp_path: Path) -> None:
     reader = CommonRoad()
     items = reader.inputs(tmp_path, "all")
     scene = reader.read(items[0], "all", tmp_path).validate()
-    assert len(items) == 4
+    assert len(items) == 7
     assert (scene.polyline_kind == PolylineKind.LANE_VEHICLE).sum() == 75

@@ -111,4 +111,5 @@ def test_a_real_recording(real_data: Path, tmp_path: Path) -> None:
     items = reader.inputs(tmp_path, "tracks")
     assert len(items) == 19
     scene = reader.read(items[0], "tracks", tmp_path)
-    assert (scene.period_s, scene.agent_kind[0]) == (0.1, AgentKind.CYCLIST)
+    kinds = dict(zip(scene.agent_id, scene.agent_kind.tolist(), strict=True))
+    assert (kinds["1"], kinds["3"]) == (AgentKind.CYCLIST, AgentKind.VEHICLE)

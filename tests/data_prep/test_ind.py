@@ -112,4 +112,5 @@ def test_a_real_recording(real_data: Path, tmp_path: Path) -> None:
     assert len(items) == 19
     scene = reader.read(items[0], "tracks", tmp_path)
     kinds = dict(zip(scene.agent_id, scene.agent_kind.tolist(), strict=True))
-    assert (kinds["1"], kinds["3"]) == (AgentKind.CYCLIST, AgentKind.VEHICLE)
+    assert (scene.period_s, kinds["3"]) == (0.1, AgentKind.VEHICLE)
+    assert scene.agent_size[scene.agent_id.index("3"), 0] == pytest.approx(6.1257, abs=1e-3)

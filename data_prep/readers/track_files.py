@@ -142,16 +142,23 @@ def _estimate(reader: TrackFiles, *files: Path) -> RowEstimates:
 def from_frames(columns: TableColumns, frame_rate: float, period_s: float) -> Recorded:
     """Rows at the steps of a clock, from the column `step` with numbers of frames.
 
-    If a step is a whole number of frames, the rows between two steps are left out. Otherwise all
-    rows are interpolated. `frame_rate` is in frames per second.
+    If a step is a whole number of frames, rows between two steps are left out, or the clock follows
+    the frames of a recording that has a row for each step only. Otherwise, all rows are
+    interpolated. `frame_rate` is in frames per second.
     """
     frame = columns.number["step"]
     number = {name: values for name, values in columns.number.items() if name != "step"}
     frames_per_step = frame_rate * period_s
     whole = round(frames_per_step)
-    if whole < 1 or abs(frames_per_step - whole) > _WHOLE * frames_per_step:
+    is_whole = whole >= 1 and abs(frames_per_step - whole) <= _WHOLE * frames_per_step
+    interval = _frame_interval(columns)
+    if not is_whole or interval > whole:
         number["timestamp"] = frame / frame_rate
         return Recorded(_with_numbers(columns, number), is_resampled=True)
+    if interval == whole:
+        # Some recordings skip frames, after which all rows are at other frames.
+        number["timestamp"] = frame / frame_rate
+        return Recorded(_with_numbers(columns, number))
 
     # The first frame of a recording, and so of the steps, may be any number.
     with np.errstate(invalid="ignore"):
@@ -162,6 +169,20 @@ def from_frames(columns: TableColumns, frame_rate: float, period_s: float) -> Re
     number["step"] = (frame - offset) / whole
     on_step = ~np.isfinite(remainder) | (remainder == offset)
     return Recorded(_with_numbers(columns, number).take(on_step))
+
+
+def _frame_interval(columns: TableColumns) -> float:
+    """The most frequent number of frames between two rows of a track, 1 without any."""
+    frame = columns.number["step"]
+    track = columns.code["track_id"]
+    order = np.lexsort((frame, track))
+    with np.errstate(invalid="ignore"):
+        steps = np.diff(frame[order])[np.diff(track[order]) == 0]
+    steps = steps[np.isfinite(steps) & (steps > 0)]
+    if not len(steps):
+        return 1.0
+    intervals, counts = np.unique(steps, return_counts=True)
+    return float(intervals[counts.argmax()])
 
 
 def _with_numbers(columns: TableColumns, number: dict[str, np.ndarray]) -> TableColumns:

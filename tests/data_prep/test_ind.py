@@ -46,6 +46,24 @@ def test_rows_between_steps_are_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(positions[0], positions[1], atol=1e-5)
 
 
+def test_a_skipped_frame_begins_another_part(tmp_path: Path) -> None:
+    """All rows after it are at other frames: none is lost, and no window crosses it."""
+    folder = tmp_path / "data"
+    drone_files.write_ind(folder)
+    path = folder / "00_tracks.csv"
+    names, *rows = path.read_text().splitlines()
+    late = []
+    for row in rows:
+        cells = row.split(",")
+        cells[2] = str(int(cells[2]) + 35)  # the last row has frame 33, so this is 2 frames later
+        late.append(",".join(cells))
+    path.write_text("\n".join([names, *rows, *late]) + "\n")
+    items = SMALL.inputs(tmp_path, "data")
+    assert [item.part for item in items] == ["00-t0", "00-t12"]
+    for item in items:
+        assert SMALL.read(item, "data", tmp_path).valid.all()
+
+
 def test_other_frame_rates_are_interpolated(tmp_path: Path) -> None:
     drone_files.write_ind(tmp_path / "data", frame_rate=25.0, every=2)
     scene = read(tmp_path, "data", Ind(num_history=4, num_future=4, stride=100))
@@ -109,8 +127,8 @@ def test_a_real_recording(real_data: Path, tmp_path: Path) -> None:
                 archive.extract(member, tmp_path, filter="data")
     reader = Ind()
     items = reader.inputs(tmp_path, "tracks")
-    assert len(items) == 19
+    assert len(items) == 28  # the recording skips a frame at step 166
     scene = reader.read(items[0], "tracks", tmp_path)
     kinds = dict(zip(scene.agent_id, scene.agent_kind.tolist(), strict=True))
-    assert (scene.period_s, kinds["3"]) == (0.1, AgentKind.VEHICLE)
+    assert (kinds["1"], kinds["3"]) == (AgentKind.CYCLIST, AgentKind.VEHICLE)
     assert scene.agent_size[scene.agent_id.index("3"), 0] == pytest.approx(6.1257, abs=1e-3)

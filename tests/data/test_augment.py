@@ -273,7 +273,7 @@ def test_a_crop_keeps_the_agents_nearest_to_a_target(batch: SceneBatch) -> None:
         for name, value in tensors(batch).items()
         if value.shape[1:2] == (observation.valid.shape[1],)
     }
-    assert len(per_agent) == 9
+    assert len(per_agent) == 10
     for seed in range(8):
         small = augment_agents.crop(batch, generator(seed), 4)
         cropped = small.observation

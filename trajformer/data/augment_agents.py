@@ -90,6 +90,7 @@ def drop_lanes(batch: SceneBatch, generator: torch.Generator, probability: float
         o,
         polyline=o.polyline * is_kept[..., None, None],
         polyline_flags=o.polyline_flags * is_kept,
+        polyline_light=o.polyline_light * is_kept,
         polyline_mask=o.polyline_mask & is_kept,
     )
     return replace(batch, observation=observation)

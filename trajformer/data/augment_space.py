@@ -38,13 +38,13 @@ def rotate(batch: SceneBatch, generator: torch.Generator, limit: float) -> Scene
 
 
 def scale(batch: SceneBatch, generator: torch.Generator, limit: float) -> SceneBatch:
-    """Scale every scene about its origin: lanes, positions and velocities."""
+    """Scale every scene about its origin: lanes, positions, velocities and sizes."""
     factor = 1.0 + centered(batch, generator) * limit
     return _multiply(batch, factor[:, None], torch.ones_like(factor))
 
 
 def _multiply(batch: SceneBatch, factor: Tensor, heading_factor: Tensor) -> SceneBatch:
-    """Multiply positions and velocities by `factor`, and headings by `heading_factor`.
+    """Multiply positions, velocities and sizes by `factor`, and headings by `heading_factor`.
 
     `factor` is [B, 1 or 2], `heading_factor` [B].
     """
@@ -65,6 +65,7 @@ def _multiply(batch: SceneBatch, factor: Tensor, heading_factor: Tensor) -> Scen
         velocity=vector(o.velocity),
         pose=pose,
         polyline=vector(o.polyline),
+        agent_size=vector(o.agent_size).abs(),
     )
     return SceneBatch(observation, replace(batch.truth, position=vector(batch.truth.position)))
 

@@ -76,9 +76,11 @@ class Observation(TensorRecord):
     valid: Tensor  # bool [B, A, H]
     pose: Tensor  # float32 [B, A, 3], position and heading at the present
     age: Tensor  # float32 [B, A], seconds since the agent was seen, 0 if it is seen at the present
+    agent_size: Tensor  # float32 [B, A, 2], length and width in metres, 0 if they are unknown
     polyline: Tensor  # float32 [B, M, P, 2]
     polyline_kind: Tensor  # int64 [B, M]
     polyline_flags: Tensor  # int64 [B, M]
+    polyline_light: Tensor  # int64 [B, M], 1 + LightState at the present, 0 without a traffic light
     polyline_mask: Tensor  # bool [B, M]
 
     @property
@@ -129,9 +131,16 @@ AGENT_FIELDS = (
     "valid",
     "pose",
     "age",
+    "agent_size",
 )
 # fields of the shape [B, M, ...]
-POLYLINE_FIELDS = ("polyline", "polyline_kind", "polyline_flags", "polyline_mask")
+POLYLINE_FIELDS = (
+    "polyline",
+    "polyline_kind",
+    "polyline_flags",
+    "polyline_light",
+    "polyline_mask",
+)
 
 
 @dataclass(frozen=True, eq=False)

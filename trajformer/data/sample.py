@@ -99,6 +99,7 @@ class MapPieces(NamedTuple):
     point: np.ndarray  # float32 [N, P, 2], metres in the frame of the scene
     kind: np.ndarray  # uint8 [N], PolylineKind
     flags: np.ndarray  # uint8 [N], LaneFlag
+    light: np.ndarray  # uint8 [N], see `Observation.polyline_light`
 
     def take(self, kept: np.ndarray) -> dict[str, np.ndarray]:
         """Some pieces, as the arrays of a sample."""
@@ -106,6 +107,7 @@ class MapPieces(NamedTuple):
             "polyline": self.point.take(kept, 0),
             "polyline_kind": self.kind[kept],
             "polyline_flags": self.flags[kept],
+            "polyline_light": self.light[kept],
             "polyline_mask": np.ones(len(kept), np.bool_),
         }
 
@@ -115,7 +117,15 @@ def cut_map(lanes: Scene | VectorMap, point: np.ndarray, config: BatchConfig) ->
     piece, owner = cut_polylines(
         point, lanes.polyline_offset, config.polyline_points, config.polyline_length_m
     )
-    return MapPieces(piece, lanes.polyline_kind[owner], lanes.polyline_flags[owner])
+    light = np.zeros(len(lanes.polyline_kind), np.uint8)
+    if isinstance(lanes, Scene) and len(lanes.light_lane):
+        light[lanes.light_lane] = 1 + lanes.light_state[:, lanes.num_history - 1]
+    return MapPieces(
+        point=piece,
+        kind=lanes.polyline_kind[owner],
+        flags=lanes.polyline_flags[owner],
+        light=light[owner],
+    )
 
 
 def sample_near(scene: Scene, pieces: MapPieces, config: BatchConfig) -> tuple[Sample, np.ndarray]:
@@ -284,7 +294,10 @@ def _assemble(
         "valid": scene.valid[:, :num_history].take(rows, 0),
         "pose": agents.pose,
         "age": agents.age,
+        "agent_size": np.zeros((len(rows), 2), np.float32),
     }
+    if len(scene.agent_size):
+        padded["agent_size"] = scene.agent_size[rows]
     targets = rows[: agents.num_targets]
     if scene.num_steps > num_history:
         padded["target"] = scene.position[targets, num_history:]

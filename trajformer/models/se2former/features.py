@@ -11,12 +11,12 @@ from trajformer.core.blocks import masked_mean
 from trajformer.data.batch import Observation
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
 from trajformer.scenes.geometry import rotate, to_frame
-from trajformer.scenes.scene import AgentKind
+from trajformer.scenes.scene import AgentKind, LightState
 
 LANE_POINTS = 8  # a lane piece is resampled to this number of points
-NUM_LANE_FEATURES = 2 * LANE_POINTS + NUM_ATTRIBUTES
 _MIDDLE = slice(LANE_POINTS // 2 - 1, LANE_POINTS // 2 + 1)  # the two points around the middle
 _LENGTH_M, _WIDTH_M = 10.0, 2.0  # units of lane points along and across the lane
+_SIZE_M = 5.0  # unit of the sizes of agents
 _CLIP = 20.0  # features of agents are clipped, because single positions can be far off
 
 
@@ -44,10 +44,23 @@ def lane_poses(point: Tensor) -> Tensor:
     return torch.cat([(before + after) / 2, heading[..., None]], -1)
 
 
-def lane_features(observation: Observation, point: Tensor, pose: Tensor) -> Tensor:
-    """Features [B, M, C] of lane pieces: points [B, M, 8, 2] in their frames, kind and flags."""
+def num_lane_features(lights: bool) -> int:
+    """Number of features C of `lane_features`."""
+    count = 2 * LANE_POINTS + NUM_ATTRIBUTES
+    return count + len(LightState) if lights else count
+
+
+def lane_features(observation: Observation, point: Tensor, pose: Tensor, lights: bool) -> Tensor:
+    """Features [B, M, C] of lane pieces: points [B, M, 8, 2] in their frames, kind and flags.
+
+    With `lights` also the state of the traffic light at the present: all zero without a light.
+    """
     x, y = to_frame(point, pose[:, :, None]).unbind(-1)
-    return torch.cat([x / _LENGTH_M, y / _WIDTH_M, polyline_attributes(observation)], -1)
+    parts = [x / _LENGTH_M, y / _WIDTH_M, polyline_attributes(observation)]
+    if lights:
+        state = torch.arange(1, 1 + len(LightState), device=point.device)
+        parts.append((observation.polyline_light[..., None] == state).to(point.dtype))
+    return torch.cat(parts, -1)
 
 
 class Motion(NamedTuple):
@@ -65,18 +78,22 @@ class Motion(NamedTuple):
         return cls(position, velocity)
 
 
-def num_agent_features(max_history: int) -> int:
+def num_agent_features(max_history: int, sizes: bool) -> int:
     """Number of features C of `agent_features`."""
-    return 5 * max_history + 2 + len(AgentKind)
+    count = 5 * max_history + 2 + len(AgentKind)
+    return count + 3 if sizes else count
 
 
-def agent_features(observation: Observation, motion: Motion, max_history: int) -> Tensor:
+def agent_features(
+    observation: Observation, motion: Motion, max_history: int, sizes: bool
+) -> Tensor:
     """Features [B, A, C] of agents in their own frames.
 
     For each of `max_history` steps, the last one being the present: the residual from a constant
     velocity in metres / 2, the displacement from the step before in metres * 2, and whether the
     step was recorded, so that the last ones say for how long the agent has been lost. Then the
-    velocity in m/s / 10, and the type of the agent.
+    velocity in m/s / 10, and the type of the agent; with `sizes` also length and width in metres /
+    5, and whether they are known.
     """
     position, velocity = motion
     seen = observation.recorded[..., None].float()
@@ -93,4 +110,9 @@ def agent_features(observation: Observation, motion: Motion, max_history: int) -
     steps = nn.functional.pad(steps, (0, 0, missing, 0)).flatten(2)
 
     kind = nn.functional.one_hot(observation.agent_kind, len(AgentKind)).float()
-    return torch.cat([steps, velocity / 10, kind], -1)
+    parts = [steps, velocity / 10, kind]
+    if sizes:
+        is_known = (observation.agent_size > 0).all(-1, keepdim=True)
+        size = observation.agent_size / _SIZE_M * is_known
+        parts += [size.clamp(max=_CLIP), is_known.to(size.dtype)]
+    return torch.cat(parts, -1)

@@ -40,13 +40,13 @@ from trajformer.errors import ConfigError
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, world_features
 from trajformer.models.se2former.features import (
-    NUM_LANE_FEATURES,
     Motion,
     agent_features,
     lane_features,
     lane_poses,
     map_center,
     num_agent_features,
+    num_lane_features,
     resample_lanes,
 )
 from trajformer.models.se2former.loss import SE2FormerLossConfig
@@ -101,6 +101,8 @@ class SE2FormerConfig(
             probable than the others, for tables that score several numbers of modes.
         joint: mode k of all targets is one world with one probability; otherwise worlds choose
             among the modes of single targets.
+        lights: the state of traffic lights at the present is a feature of lanes.
+        sizes: lengths and widths are features of agents.
     """
 
     num_future: int
@@ -117,6 +119,8 @@ class SE2FormerConfig(
     worlds: int = 6
     nested: int = 0
     joint: bool = False
+    lights: bool = False
+    sizes: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,8 +236,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         make_block = partial(PoseBlock, block, config.attention)
         make_keys = partial(PoseKeys, width, block.heads, config.attention)
 
-        self.embed_lane = Embedding(NUM_LANE_FEATURES, block)
-        self.embed_agent = Embedding(num_agent_features(config.max_history), block)
+        self.embed_lane = Embedding(num_lane_features(config.lights), block)
+        self.embed_agent = Embedding(num_agent_features(config.max_history, config.sizes), block)
         self.map_layers = nn.ModuleList(make_block() for _ in range(config.map_layers))
         self.map_keys = nn.ModuleList(make_keys() for _ in range(config.map_layers))
         self.agent_layers = nn.ModuleList(make_block() for _ in range(config.agent_layers))
@@ -293,7 +297,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         mask = observation.polyline_mask
         point = resample_lanes(observation.polyline)  # [B, M, 8, 2]
         pose = lane_poses(point)
-        token = self.embed_lane(lane_features(observation, point, pose))
+        token = self.embed_lane(lane_features(observation, point, pose, self.config.lights))
 
         # Positions relative to a center of the map are small, as single precision needs.
         center = map_center(point, mask)
@@ -321,7 +325,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         heading = observation.pose[..., 2:] + moved[..., 2:]
         frames = _frames_around(lanes.center, torch.cat([point, heading], -1))
         motion = Motion.of(observation)
-        token = self.embed_agent(agent_features(observation, motion, self.config.max_history))
+        token = self.embed_agent(
+            agent_features(observation, motion, self.config.max_history, self.config.sizes)
+        )
 
         useful = useful_mask(torch.cat([lanes.mask, mask], 1)[:, None])
         layers = zip(self.agent_layers, self.agent_keys, lanes.agent_memories, strict=True)

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from trajformer.core.multihead import recorded_weights
 from trajformer.core.pose import Frames, Memory, PoseAttention, PoseAttentionConfig, PoseKeys
-from trajformer.errors import ConfigError, TrajformerWarning
+from trajformer.errors import ConfigError
 
 WIDTH, HEADS = 32, 4
 
@@ -67,15 +67,21 @@ def test_recorded_weights_are_those_of_the_output_and_invariant() -> None:
     assert len(record["attention"]) == 2
 
 
-def test_weights_in_cells_give_a_warning() -> None:
+def test_recorded_weights_in_cells_are_those_of_near_tokens() -> None:
     layer = Layer()
     tokens, pose = tokens_and_poses(513, torch.float32)
-    with (
-        pytest.warns(TrajformerWarning, match=r"more than 512 tokens \(513\) are not recorded"),
-        recorded_weights(layer) as record,
-    ):
-        layer(tokens, pose)
-    assert record == {}
+    near = torch.arange(513) < 500
+    pose[:, ~near] += torch.tensor([1000.0, 0.0, 0.0])
+    mask = torch.rand(2, 1, 513, generator=torch.Generator().manual_seed(2)) < 0.99
+    mask[1, :, 400:] = False  # few enough tokens for a scene without cells
+    with recorded_weights(layer) as record:
+        layer(tokens, pose, mask)
+        layer(tokens[:, near], pose[:, near], mask[..., near])
+    weights, weights_alone = record["attention"]
+    assert weights.shape == (2, HEADS, 513, 513)
+    assert not weights[0][:, near][..., ~near].any()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, HEADS, 513))
+    torch.testing.assert_close(weights[:, :, near][..., near], weights_alone, atol=1e-5, rtol=1e-4)
 
 
 def pairwise(layer: Layer, tokens: Tensor, pose: Tensor, mask: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def parser() -> Parser:
         help=f"up to {MAX_FORECASTS} files of `trajformer predict`, to compare",
     )
     made.add_argument(
-        "--checkpoint", type=Path, help=f"{CHECKPOINT_HELP}: forecasts each scene that is shown"
+        "--checkpoint", type=Path, help=f"{CHECKPOINT_HELP}: its forecasts and attention"
     )
     made.add_argument("--scene", nargs="+", default=[], help="ids of scenes")
     made.add_argument("--worst", type=PositiveInt, help="number of scenes with the largest minFDE")
@@ -87,17 +87,33 @@ def run(args: Namespace) -> None:
 def scene_encoder(
     files: Sequence[dict[str, list[TrackForecast]]], predictor: Predictor | None = None
 ) -> Encode:
-    """A function that encodes a scene with its forecasts in `files`, and with those of a model."""
-    from trajformer.evaluation.evaluate import forecast_scene
+    """A function that encodes a scene with its forecasts in `files`, and with those of a model.
+
+    It also encodes the attention of the model, or prints once that the model has none to show.
+    """
+    from trajformer.evaluation.attention import explain
     from trajformer.plotting.page.encode import encode_scene
 
+    told = predictor is None
+
     def encode(scene: Scene) -> EncodedScene:
+        nonlocal told
         forecasts = [file.get(scene.scene_id, []) for file in files]
+        attention = None
         if predictor is not None:
-            forecasts.append(forecast_scene(predictor, scene))
-        return encode_scene(scene, forecasts)
+            predicted, attention = explain(predictor, scene)
+            forecasts.append(predicted)
+            if predicted and attention is None and not told:
+                told = True
+                print(f"trajformer view: {_no_attention(predictor)}", file=sys.stderr)
+        return encode_scene(scene, forecasts, attention)
 
     return encode
+
+
+def _no_attention(predictor: Predictor) -> str:
+    reason = "it has no recorded attention from targets to agents and lanes"
+    return f"forecasts of {type(predictor.model).__name__} without attention: {reason}"
 
 
 def _check_options(args: Namespace) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -221,13 +221,27 @@ class SeparateAttention(MultiHeadAttention):
 
 
 @contextmanager
+def recording(receivers: Mapping[RecordedLayer, Callable[[Tensor], None]]) -> Iterator[None]:
+    """Pass the weights of each call of these layers to a function of the layer in the context.
+
+    Weights are [..., heads, L, S] without dropout, detached, or [..., K, heads, L, S] for K sets of
+    queries. Outputs do not change.
+    """
+    for layer, receive in receivers.items():
+        layer.recorded = receive
+    try:
+        yield
+    finally:
+        for layer in receivers:
+            layer.recorded = None
+
+
+@contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Record the weights of all `MultiHeadAttention` and `PoseAttention` layers in the context.
 
-    Outputs do not change. Yields the weights [..., heads, L, S] of each call without dropout,
-    detached, by the name of the layer in `model`; [..., K, heads, L, S] for K sets of queries.
-    Warns if the model has no such layer. `PoseAttention` in cells, above 512 tokens, gives a
-    warning instead of its weights.
+    Outputs do not change. Yields the weights of each call, as in `recording`, by the name of the
+    layer in `model`. Warns if the model has no such layer.
     """
     record: dict[str, list[Tensor]] = {}
 
@@ -237,16 +251,12 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
         return append
 
-    layers = []
+    receivers = {}
     for name, module in model.named_modules():
         if isinstance(module, RecordedLayer):
-            module.recorded = recorder(name)
-            layers.append(module)
-    if not layers:
+            receivers[module] = recorder(name)
+    if not receivers:
         reason = "has no MultiHeadAttention or PoseAttention; other layers are not recorded"
         warnings.warn(f"{type(model).__name__} {reason}", TrajformerWarning, stacklevel=3)
-    try:
+    with recording(receivers):
         yield record
-    finally:
-        for layer in layers:
-            layer.recorded = None

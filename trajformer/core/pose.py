@@ -27,9 +27,9 @@ precision.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ from trajformer.config import Config
 from trajformer.core.attention import attend, attention_weights
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
 from trajformer.core.multihead import RecordedLayer
-from trajformer.errors import ConfigError, TrajformerWarning
+from trajformer.errors import ConfigError
 
 MULTIPLES = 2  # of the relative heading
 MAX_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
@@ -310,24 +310,28 @@ class PoseAttention(RecordedLayer):
         with torch.autocast(query.device.type, enabled=False):
             mean, has_keys = _attend(query, frames.position, memory, mask)
             if self.recorded is not None:
-                self._record(query, memory, mask)
+                self._record(query, frames.position, memory, mask)
         mean = mean.transpose(-3, -2)[..., : c.values + 2 * c.points]  # without padding
         content, x, y = mean.split_with_sizes([c.values, c.points, c.points], -1)
         points = _to_query_frame(x, y, frames, c, has_keys)
         return self.out(torch.cat([content, *points], -1).flatten(-2))
 
-    def _record(self, query: Tensor, memory: Memory, mask: Tensor | None) -> None:
-        """Give the weights [..., heads, L, S] of all tokens to `recorded`, see `_attend`."""
+    def _record(self, query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None) -> None:
+        """Give the weights [..., heads, L, S] to `recorded`; in cells, far tokens have zero."""
         assert self.recorded is not None
-        num_keys = memory.key.shape[-2]
-        if num_keys > MAX_TOKENS and query.ndim == 4:
-            reason = f"with more than {MAX_TOKENS} tokens ({num_keys}) are not recorded"
-            warnings.warn(f"weights of PoseAttention {reason}", TrajformerWarning, stacklevel=3)
+        if not _is_in_cells(query, memory):
+            allowed = None
+            if mask is not None:
+                allowed = mask.unsqueeze(-3)
+            self.recorded(attention_weights(query, memory.key, allowed).detach())
             return
-        allowed = None
-        if mask is not None:
-            allowed = mask.unsqueeze(-3)
-        self.recorded(attention_weights(query, memory.key, allowed).detach())
+        weights = query.new_zeros(*query.shape[:-1], memory.key.shape[-2])
+        for part in _parts_in_cells(query, position, memory, mask):
+            near = attention_weights(part.query, part.key, part.mask).detach()[0]
+            to_all = near.new_zeros(*near.shape[:-1], weights.shape[-1])
+            to_all[..., part.index] = near
+            weights[part.scene, :, part.rows] = to_all
+        self.recorded(weights)
 
 
 def _attend(
@@ -345,7 +349,7 @@ def _attend(
         [..., heads, L, d], and bool [..., L], True = the query had a token to attend to; None if
         all of them had one.
     """
-    if memory.key.shape[-2] > MAX_TOKENS and query.ndim == 4:
+    if _is_in_cells(query, memory):
         return _attend_near(query, position, memory, mask)
     if mask is None:
         return attend(query, memory.key, memory.value), None
@@ -353,14 +357,42 @@ def _attend(
     return mean, mask.any(-1)
 
 
+def _is_in_cells(query: Tensor, memory: Memory) -> bool:
+    """True if queries attend to near tokens only, as far as padding does not make the number."""
+    return memory.key.shape[-2] > MAX_TOKENS and query.ndim == 4
+
+
 def _attend_near(
     query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """`_attend` in cells: the time grows with the area of a scene, not with its square."""
-    batch = query.shape[0]
-    num_keys = memory.key.shape[-2]
     mean = torch.zeros_like(query)
     has_keys = torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
+    for part in _parts_in_cells(query, position, memory, mask):
+        near = attend(part.query, part.key, part.value, part.mask)[0]  # [heads, l, d]
+        mean[part.scene, :, part.rows] = near
+        has_keys[part.scene, part.rows] = True if part.mask is None else part.mask.any(-1)
+    return mean, has_keys
+
+
+class _Part(NamedTuple):
+    """l queries of a scene and the s tokens to which they may attend."""
+
+    scene: int
+    rows: Tensor | slice  # int64 [l], indices of the queries
+    index: Tensor | slice  # int64 [s], indices of the tokens
+    query: Tensor  # [1, heads, l, d]
+    key: Tensor  # [1, heads, s, d]
+    value: Tensor  # [1, heads, s, d]
+    mask: Tensor | None  # bool [l or 1, s], or None if all pairs are allowed
+
+
+def _parts_in_cells(
+    query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
+) -> Iterator[_Part]:
+    """The queries of each cell of each scene with at least one near token."""
+    batch = query.shape[0]
+    num_keys = memory.key.shape[-2]
     for scene in range(batch):
         scene_query = query[scene : scene + 1]
         allowed = None
@@ -368,10 +400,15 @@ def _attend_near(
             allowed = mask.expand(batch, -1, num_keys)[scene]  # [L or 1, S]
             if allowed.any(0).sum() <= MAX_TOKENS:
                 # Few tokens and padding: the same result as for the scene alone.
-                key = memory.key[scene : scene + 1]
-                value = memory.value[scene : scene + 1]
-                mean[scene] = attend(scene_query, key, value, allowed[None, None])[0]
-                has_keys[scene] = allowed.any(-1)
+                yield _Part(
+                    scene,
+                    rows=slice(None),
+                    index=slice(None),
+                    query=scene_query,
+                    key=memory.key[scene : scene + 1],
+                    value=memory.value[scene : scene + 1],
+                    mask=allowed,
+                )
                 continue
         for cell, rows in _cells(position[scene]):
             index, key, value = memory.near(scene, cell)
@@ -384,9 +421,7 @@ def _attend_near(
                 if pairs.all():
                     pairs = None  # attention is faster without a mask
             cell_query = scene_query.index_select(-2, rows)
-            mean[scene, :, rows] = attend(cell_query, key, value, pairs)[0]
-            has_keys[scene, rows] = True if pairs is None else pairs.any(-1)
-    return mean, has_keys
+            yield _Part(scene, rows, index, cell_query, key, value, pairs)
 
 
 def _cells(position: Tensor) -> Iterator[tuple[list[int], Tensor]]:

@@ -97,6 +97,7 @@ class MapPieces(NamedTuple):
     """The polylines of a map, cut into N pieces with P points; drivable areas too."""
 
     point: np.ndarray  # float32 [N, P, 2], metres in the frame of the scene
+    owner: np.ndarray  # int64 [N], the polyline of each piece; its pieces are in order
     kind: np.ndarray  # uint8 [N], PolylineKind
     flags: np.ndarray  # uint8 [N], LaneFlag
     light: np.ndarray  # uint8 [N], see `Observation.polyline_light`
@@ -122,6 +123,7 @@ def cut_map(lanes: Scene | VectorMap, point: np.ndarray, config: BatchConfig) ->
         light[lanes.light_lane] = 1 + lanes.light_state[:, lanes.num_history - 1]
     return MapPieces(
         point=piece,
+        owner=owner,
         kind=lanes.polyline_kind[owner],
         flags=lanes.polyline_flags[owner],
         light=light[owner],
@@ -152,6 +154,29 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
     for scene, selected, lines in zip(scenes, agents, polylines, strict=True):
         assembled.append(_assemble(scene, selected, lines, config))
     return assembled
+
+
+class Sources(NamedTuple):
+    """The agents and parts of polylines of a scene that its sample consists of, in their order.
+
+    A polyline is cut into `count` parts of equal length.
+    """
+
+    agent: np.ndarray  # int64 [A], indices in the scene; targets come first
+    polyline: np.ndarray  # int64 [M], indices in the scene
+    part: np.ndarray  # int64 [M], 0 to count - 1
+    count: np.ndarray  # int64 [M]
+
+
+def sources(scene: Scene, config: BatchConfig) -> Sources:
+    """The origin of the agents and pieces of polylines of `samples`."""
+    agents = _select_agents(scene, config)
+    pieces = cut_map(scene, scene.point, config)
+    kept = _near(scene, agents, pieces, config)
+    counts = np.bincount(pieces.owner, minlength=scene.num_polylines)
+    first = counts.cumsum() - counts
+    polyline = pieces.owner[kept]
+    return Sources(agents.rows, polyline, kept - first[polyline], counts[polyline])
 
 
 # ---- selection -------------------------------------------------------------------------------

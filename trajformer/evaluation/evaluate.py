@@ -96,7 +96,7 @@ def _run(
     predictor.model.eval()
     _warn_about_batch(predictor)
     trained_on = predictor.trained_on
-    source = _on_clock(scenes, trained_on)
+    source = on_clock(scenes, trained_on)
     first_spec: DataSpec | None = None
     with_map = 0
     with bar:
@@ -122,7 +122,7 @@ def _run(
     warn_about_maps(with_map, len(scenes), trained_on, where)
 
 
-def _on_clock(scenes: Scenes, trained_on: DataSpec) -> Scenes:
+def on_clock(scenes: Scenes, trained_on: DataSpec) -> Scenes:
     """The scenes, resampled when read if they are like one of several training data sets."""
     if trained_on.sources and len(scenes) and is_source(DataSpec.of(scenes[0]), trained_on):
         return ResampledScenes(scenes, trained_on)
@@ -268,7 +268,7 @@ def track_forecasts(
 
     Raises the errors of `run_scenes`.
     """
-    has_clock = _on_clock(scenes, predictor.trained_on) is scenes
+    has_clock = on_clock(scenes, predictor.trained_on) is scenes
     start = 0
     for scored in _run(predictor, scenes, batch_size, progress):
         tracks = track_forecasts_of(scored.forecast, scored.batch.observation)
@@ -282,10 +282,10 @@ def track_forecasts(
 
 def forecast_scene(predictor: Predictor, scene: Scene) -> list[TrackForecast]:
     """The modes of every target of one scene in the city frame; raises as `run_scenes`."""
-    return list(track_forecasts(predictor, _OneScene(scene), batch_size=1))
+    return list(track_forecasts(predictor, OneScene(scene), batch_size=1))
 
 
-class _OneScene:
+class OneScene:
     """A scene as the `Scenes` of its split."""
 
     def __init__(self, scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -10,9 +11,11 @@ from torch import nn
 
 from trajformer.config import Config
 from trajformer.core.blocks import BlockConfig
+from trajformer.data.batch import Observation
 from trajformer.data.loading import TrainingScenes
 from trajformer.data.sample import BatchConfig
 from trajformer.losses.set_loss import SetLossConfig
+from trajformer.models.attended import TargetAttention
 from trajformer.scenes.spec import DataSpec
 
 
@@ -79,6 +82,13 @@ class Forecaster(nn.Module):
 
         Raises TrajformerError: the data or the first stage cannot be used.
         """
+
+    def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
+        """The layers in which targets attend to agents and pieces of polylines, for pictures.
+
+        The default is none. The last one is shown first.
+        """
+        return ()
 
     def choose_loss(self, config: Any | None) -> Any:
         """The loss config of a training: `config`, or the default if it is None.

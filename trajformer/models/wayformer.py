@@ -24,8 +24,10 @@ Readings of the paper:
   ensembles in the same way.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +41,7 @@ from trajformer.core.blocks import (
     masked_mean,
     stack_norm,
 )
+from trajformer.core.multihead import RecordedLayer, recording
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
@@ -46,10 +49,17 @@ from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError
 from trajformer.losses.mixture import MixtureLossConfig
 from trajformer.losses.set_loss import SetLossConfig
+from trajformer.models.attended import TargetAttention, to_agents_and_pieces
 from trajformer.models.forecaster import Forecaster, SceneModelConfig
 from trajformer.models.horizon import check_lengths, constant_velocity_path
 from trajformer.models.modes import AggregationConfig, aggregate
-from trajformer.models.tokens import MapTokenizer, agent_states, neighbors, state_width
+from trajformer.models.tokens import (
+    MapTokenizer,
+    agent_states,
+    nearest_polylines,
+    neighbors,
+    state_width,
+)
 
 TIME, SPACE = 1, 2  # axes of a grid
 _MAX_LOG_SIGMA = 5.0  # sigma is between 7 mm and 150 m
@@ -177,6 +187,20 @@ class AxisEncoder(nn.Module):
                 real = real.any(axis, keepdim=True).expand(token.shape[:-1])
         return Grid(self.norm(token), real)
 
+    def trace(self, grid: Grid, latents: Mapping[nn.Module, Tensor]) -> Grid:
+        """The same steps for shares of inputs [N, T, S, E] instead of features.
+
+        A latent has the shares of the tokens that it attends to, with the weights [..., heads,
+        count, L] of its block, averaged over heads. Other blocks keep the shares of a token.
+        """
+        token, real = grid
+        for axis, block in zip(self.axes, self.blocks, strict=True):
+            if isinstance(block, LatentBlock):
+                weights = latents[block].mean(-3)
+                token = (weights @ token.movedim(axis, -2)).movedim(-2, axis)
+                real = real.any(axis, keepdim=True).expand(token.shape[:-1])
+        return Grid(token, real)
+
 
 class SceneEncoder(nn.Module):
     """Encodes several modalities to one memory for a decoder.
@@ -206,11 +230,24 @@ class SceneEncoder(nn.Module):
 
     def forward(self, grids: list[Grid]) -> tuple[Tensor, Tensor]:
         """Grids of the modalities to tokens [N, L, D] and bool [N, L]."""
+        return self._encode(grids, lambda encoder, grid: encoder(grid))
+
+    def trace(self, grids: list[Grid], latents: Mapping[nn.Module, Tensor]) -> Tensor:
+        """Shares of inputs in the tokens [N, L, E], see `AxisEncoder.trace`."""
+        return self._encode(grids, lambda encoder, grid: encoder.trace(grid, latents))[0]
+
+    def latent_blocks(self) -> list[LatentBlock]:
+        """All blocks with latent queries."""
+        return [block for block in self.modules() if isinstance(block, LatentBlock)]
+
+    def _encode(
+        self, grids: list[Grid], encode: Callable[[AxisEncoder, Grid], Grid]
+    ) -> tuple[Tensor, Tensor]:
         encoded = []
         for encoder, grid in zip(self.own, grids, strict=True):
-            encoded.append(encoder(self.join([grid])))
+            encoded.append(encode(cast(AxisEncoder, encoder), self.join([grid])))
         if self.joint is not None:
-            joined = self.joint(self.join(encoded))
+            joined = encode(self.joint, self.join(encoded))
             keeps_tokens = self.config.latents is None
             encoded = _average_copies(joined, encoded) if keeps_tokens else [joined]
         memory = _flatten(encoded)
@@ -316,6 +353,15 @@ class TargetScenes(nn.Module):
             grids.append(Grid(token.flatten(0, 1).relu() + embedding, mask.flatten(0, 1)))
         return grids
 
+    def indices(self, observation: Observation) -> tuple[Tensor, Tensor]:
+        """Int64 [B, S, n] twice: the agents of the slots of history and agents, and the pieces."""
+        config = self.config
+        agents, _ = neighbors(observation, config.social_radius_m, config.max_neighbors)
+        pieces, _, _ = nearest_polylines(
+            observation, observation.num_targets, config.map_radius_m, config.max_polylines
+        )
+        return agents, pieces
+
 
 class MixtureHead(nn.Module):
     """Two linear layers: the logit of a mode, and a Gaussian at each step.
@@ -375,3 +421,64 @@ class Wayformer(Forecaster, config=WayformerConfig):
         if self.training or self.config.modes == self.config.proposals:
             return forecast
         return aggregate(forecast, self.config.modes, self.config.aggregation)
+
+    def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
+        """The layers of the decoder; shares are the mean over its queries.
+
+        Latents are between decoder and inputs. Their weights are multiplied: of the decoder to the
+        latents, by head, and of the latents to the inputs, the mean over heads.
+        """
+        targets = observation.num_targets
+        agents, pieces = self.scenes.indices(observation)
+        grids = self.scenes(observation)
+        latents = self._latent_weights(grids)
+        with torch.no_grad():
+            sources = [
+                self.encoder.trace(
+                    [_input_shares(grid, grids, target) for grid in grids],
+                    {block: weights[target : target + 1] for block, weights in latents.items()},
+                )[0]
+                for target in range(len(agents.flatten(0, 1)))
+            ]  # [L, E] of each target
+
+        def by_target(weights: Tensor) -> Tensor:
+            mean = weights.mean(-2)  # [N, heads, L] of [N, heads, K, L]
+            pairs = zip(mean, sources, strict=True)
+            of_inputs = torch.stack([row @ source for row, source in pairs])
+            of_inputs = of_inputs.unflatten(0, (-1, targets))
+            num_agents = agents.shape[-1]
+            return to_agents_and_pieces(
+                observation,
+                agents=(of_inputs[..., :num_agents], agents),
+                pieces=(of_inputs[..., num_agents:], pieces),
+            )
+
+        return [
+            TargetAttention(f"decoder {number}", layer.cross_attention.sublayer, by_target)
+            for number, layer in enumerate(self.decoder.layers, 1)
+        ]
+
+    def _latent_weights(self, grids: list[Grid]) -> dict[nn.Module, Tensor]:
+        """The weights [N, ..., heads, count, L] of each block with latents."""
+        weights: dict[nn.Module, Tensor] = {}
+        receivers = {
+            cast(RecordedLayer, block.attention.sublayer): partial(weights.__setitem__, block)
+            for block in self.encoder.latent_blocks()
+        }
+        if receivers:
+            with torch.no_grad(), recording(receivers):
+                self.encoder(grids)
+        return weights
+
+
+def _input_shares(grid: Grid, grids: list[Grid], target: int) -> Grid:
+    """A grid with tokens [1, T, S, E]: one-hot, the slot of a token among the E slots of `grids`.
+
+    The history of a target is slot 0, before the slots of agents and polylines.
+    """
+    slots = [one.token.shape[2] for one in grids]
+    number = [one is grid for one in grids].index(True)
+    first = sum(slots[:number])
+    real = grid.real[target : target + 1]
+    one_hot = torch.eye(sum(slots), device=real.device)[first : first + slots[number]]
+    return Grid(one_hot.expand(1, real.shape[1], -1, -1), real)

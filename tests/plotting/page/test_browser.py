@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.attention import random_attention
 from support.browser import View
 from support.page import crowded_scene
 from support.pictures import fans
@@ -140,6 +141,60 @@ def test_forecast_files_can_be_switched_and_joint_futures_chosen(
     assert names[3].startswith("joint future 1 (0.")
     view.page.select_option("#modes", "0")
     assert view.pixels() != first
+
+
+@pytest.fixture(scope="module")
+def attention_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scene with attention of the first two agents."""
+    scene = make_scene(scene_id="s0")
+    path = tmp_path_factory.mktemp("page") / "attention.html"
+    write_page(path, [encode_scene(scene, [fans(scene)], random_attention(scene))], ["a"], "one")
+    return path
+
+
+def test_a_click_shows_the_attention_of_an_agent(view: View, attention_file: Path) -> None:
+    view.open(attention_file, "#s0/1000")
+    view.press("l")  # a followed agent is in the middle of the canvas
+    view.press("Escape")
+    without = view.pixels()
+    view.page.locator("#canvas").click()
+    assert view.text(".agent-id") == "1000"
+    shown = view.pixels()
+    assert shown != without
+    shares = [float(text.removesuffix(" %")) for text in view.texts("#attention-rows .share")]
+    assert len(shares) == 5
+    assert shares == sorted(shares, reverse=True)
+    assert view.text("#legend").count("of the attention") == 2
+    # hidden, and shown again
+    view.press("a")
+    assert view.pixels() != shown
+    assert view.texts("#attention-rows .share") == []
+    view.press("a")
+    assert view.pixels() == shown
+
+
+def test_layers_and_heads_of_attention_can_be_chosen(view: View, attention_file: Path) -> None:
+    view.open(attention_file, "#s0/1001")
+    layer = view.page.locator("#attention-layer")
+    head = view.page.locator("#attention-head")
+    assert view.texts("#attention-head option") == ["mean over heads", "head 1", "head 2", "head 3"]
+    pictures = [view.pixels()]
+    head.select_option("2")
+    pictures.append(view.pixels())
+    view.page.locator("#canvas").focus()
+    view.press("h")
+    assert head.input_value() == "3"
+    pictures.append(view.pixels())
+    assert layer.input_value() == "1"
+    view.press(",")
+    assert layer.input_value() == "0"
+    pictures.append(view.pixels())
+    assert len(set(pictures)) == len(pictures)
+    view.press("h")
+    assert head.input_value() == "0"
+    # an agent that the model did not forecast
+    view.press("Escape")
+    assert view.page.locator("#attention-choices").is_hidden()
 
 
 def test_hostile_names_are_shown_as_text(view: View, tmp_path: Path) -> None:

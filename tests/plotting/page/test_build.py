@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 from support.cli import run
-from support.page import index_of
+from support.models import build, shallow_config
+from support.page import block, index_of, unpack
 from support.pictures import fans
 from support.scenes import make_scene
 
 from trajformer.evaluation.forecast_file import write_forecasts
 from trajformer.plotting.page.build import joined_script, module_order, source_folder, write_page
 from trajformer.plotting.page.encode import encode_scene
+from trajformer.recipes.checkpoint import write_checkpoint
+from trajformer.recipes.recipe import TrainConfig
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.spec import DataSpec
@@ -104,6 +107,36 @@ def test_the_command_writes_scenes_with_several_forecasts(
     assert index["files"] == ["a", "b"]
     assert [len(scene["errors"]) for scene in index["scenes"]] == [2, 2]
     assert index["scenes"][0]["errors"][1] is None
+
+
+@pytest.mark.parametrize(("name", "has_attention"), [("mmtransformer", True), ("gatformer", False)])
+def test_a_checkpoint_forecasts_the_scenes_with_its_attention(
+    name: str,
+    has_attention: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_store(Path("store"), [make_scene()])
+    config = shallow_config(name)
+    Path("run").mkdir()
+    weights = build(config).state_dict()
+    write_checkpoint(Path("run/best.ckpt"), TrainConfig(model=config), weights)
+    model = "--checkpoint run/best.ckpt --store store --split val"
+    assert run(*f"predict {model} --out a.parquet".split()) == 0
+    words = "view store --split val --forecasts a.parquet --checkpoint run/best.ckpt"
+    assert run(*words.split(), "--out", "page.html") == 0
+    note = "without attention: it has no recorded attention from targets to agents and lanes"
+    assert (note in capsys.readouterr().err) is not has_attention
+
+    html = Path("page.html").read_text(encoding="utf-8")
+    index = index_of(html)
+    assert index["files"] == ["a", "run/best.ckpt"]
+    from_file, from_checkpoint = index["scenes"][0]["errors"]
+    assert from_checkpoint == pytest.approx(from_file, abs=0.002)
+    header, _ = unpack(block(html, "scene-0"))
+    assert (header["attention"] is not None) is has_attention
 
 
 def test_the_command_needs_options_and_forecasts_that_fit(fails: Callable[..., str]) -> None:

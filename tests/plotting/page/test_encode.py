@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.attention import random_attention
 from support.cli import run
 from support.page import summed, unpack
 from support.pictures import fan, fans
@@ -14,6 +15,7 @@ from support.scenes import make_scene
 
 from trajformer.evaluation.forecast_file import TrackForecast, read_forecasts
 from trajformer.plotting.forecasts import match_forecasts, track_errors
+from trajformer.plotting.page.attention import MAX_OF_HEAD, MAX_OF_MEAN, SHARE_STEP
 from trajformer.plotting.page.encode import encode_scene, is_joint
 from trajformer.plotting.page.streams import MAX_VALUE, differences, quantize, to_bytes
 from trajformer.scenes.scene import AgentKind, AgentRole, LightState, Scene
@@ -140,6 +142,43 @@ def test_the_list_has_the_error_of_the_main_agent() -> None:
     assert summary["judged"] == [focal]
     assert summary["kinds"] == [AgentKind(scene.agent_kind[focal])]
     np.testing.assert_allclose(summary["errors"], [errors], atol=6e-4)
+
+
+def test_the_largest_shares_of_attention_are_kept() -> None:
+    scene = make_scene()
+    attention = random_attention(scene)
+    encoded = encode_scene(scene, [fans(scene)], attention)
+    header, streams = unpack(zlib.decompress(encoded.content))
+    names = [layer["name"] for layer in header["attention"]["layers"]]
+    assert names == list(attention.layers)
+    origin = attention.sources
+    assert header["attention"]["target"] == origin.agent[:2].tolist()
+
+    # agents and parts of polylines by the numbers of the page
+    lines = summed(streams["attentionLine"], [len(streams["attentionLine"])], 1)
+    parts = zip(lines, streams["attentionPart"], streams["attentionParts"], strict=True)
+    page = [*range(scene.num_agents), *parts]
+    model = [*origin.agent, *zip(origin.polyline, origin.part, origin.count, strict=True)]
+    lengths = streams["attentionCount"]
+    tokens = iter(summed(streams["attentionToken"], lengths, 1))
+    values = iter(streams["attentionShare"])
+    rows = iter(lengths)
+    for target in range(2):
+        for share in attention.shares:
+            heads = share[target]
+            for row, most in (
+                (heads.mean(0), MAX_OF_MEAN),
+                *[(head, MAX_OF_HEAD) for head in heads],
+            ):
+                assert row.sum() == pytest.approx(1.0)
+                kept = {model.index(page[next(tokens)]): next(values) for _ in range(next(rows))}
+                largest = np.argsort(-row)[:most]
+                visible = row[largest] > 0.51 * SHARE_STEP
+                assert kept.keys() >= set(largest[visible].tolist())
+                assert len(kept) <= most
+                for index, value in kept.items():
+                    assert value * SHARE_STEP == pytest.approx(row[index], abs=0.51 * SHARE_STEP)
+    assert next(rows, None) is None
 
 
 def test_broken_values_are_left_out() -> None:

@@ -17,6 +17,7 @@ The second stage is `sampler.py`; the losses of both stages are in `losses.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -29,6 +30,7 @@ from trajformer.core.blocks import BlockConfig, masked_mean
 from trajformer.data.batch import Observation, Truth
 from trajformer.data.forecast import Forecast, Gaussian
 from trajformer.errors import ConfigError
+from trajformer.models.agentformer.attended import attention_layers
 from trajformer.models.agentformer.losses import CVAELossConfig, Reconstruction
 from trajformer.models.agentformer.networks import (
     Context,
@@ -43,10 +45,11 @@ from trajformer.models.agentformer.tokens import (
     token_inputs,
     token_width,
 )
+from trajformer.models.attended import TargetAttention
 from trajformer.models.constant_velocity import extrapolate, named_noise
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.modes import coverage
-from trajformer.models.tokens import MapTokenizer
+from trajformer.models.tokens import MapTokenizer, nearest_polylines
 
 
 @dataclass(frozen=True)
@@ -251,6 +254,14 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         together = observation.target_mask if self.joint else None
         return coverage(forecast, together, single)
 
+    def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
+        """The layers of context encoder and future decoder.
+
+        Shares are the mean over the past tokens of a target, or over samples and future tokens.
+        """
+        lanes = self._lane_indices(observation)
+        return attention_layers(observation, lanes, self.context, self.decoder)
+
     def reconstruct(self, observation: Observation, truth: Truth) -> Reconstruction:
         """The input of the training loss.
 
@@ -333,13 +344,20 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
         inputs, real = token_inputs(states, heading, self.config.steps_per_token, past=False)
         return self.future(inputs, real, context)
 
+    def _lane_indices(self, observation: Observation) -> Tensor:
+        """Int64 [B, M], the piece of a polyline of each lane token."""
+        if self.lanes is None:
+            return observation.agent_kind[:, :0]
+        centered = _at_origin(observation, self._origin(observation))
+        index, _, _ = nearest_polylines(centered, 1, self.lanes.radius_m, self.lanes.count)
+        return index[:, 0]
+
     def _lane_tokens(self, observation: Observation, origin: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, M, D] of the lanes around the origin [B, 2], and bool [B, M]."""
         if self.lanes is None:
             mask = torch.zeros(len(origin), 0, dtype=torch.bool, device=origin.device)
             return origin.new_zeros(len(origin), 0, self.config.block.width), mask
-        pose = torch.cat([origin, torch.zeros_like(origin[:, :1])], -1)[:, None]
-        tokens, mask = self.lanes(replace(observation, pose=pose), 1)
+        tokens, mask = self.lanes(_at_origin(observation, origin), 1)
         return tokens[:, 0], mask[:, 0]
 
     def _to_batch(self, observation: Observation, position: Tensor) -> Tensor:
@@ -373,6 +391,12 @@ class AgentFormer(Forecaster, config=AgentFormerConfig):
             has_agent = last.any(-1).any(-1)[:, None, None]
             mask = torch.where(has_agent, last, mask)
         return masked_mean(observation.position, mask[..., None], (1, 2))
+
+
+def _at_origin(observation: Observation, origin: Tensor) -> Observation:
+    """The observation with the pose of a single agent, at the origin [B, 2] with heading 0."""
+    pose = torch.cat([origin, torch.zeros_like(origin[:, :1])], -1)[:, None]
+    return replace(observation, pose=pose)
 
 
 def _of_targets(latent: Gaussian, observation: Observation) -> Gaussian:

@@ -7,6 +7,7 @@ weights of the CVAE stay fixed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from trajformer.errors import TrajformerError
 from trajformer.models.agentformer.losses import SamplerLossConfig
 from trajformer.models.agentformer.model import AgentFormer, AgentFormerConfig
 from trajformer.models.agentformer.tokens import initialize
+from trajformer.models.attended import TargetAttention
 from trajformer.models.forecaster import Forecaster, ModelConfig
 
 _MIN_VARIANCE = 1e-8  # keeps the logarithm of a scale of zero finite
@@ -106,6 +108,10 @@ class AgentFormerSampler(Forecaster, config=AgentFormerSamplerConfig):
         return self.cvae.decode_samples(
             observation, context, z, latent, prior, scored=not self.training
         )
+
+    def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
+        """The layers of the first stage."""
+        return self.cvae.attention_layers(observation)
 
     def _by_mode(self, output: Tensor) -> Tensor:
         """Outputs [B, A, K * Z] of a linear layer to [B, K, A, Z]."""

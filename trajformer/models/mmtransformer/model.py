@@ -17,6 +17,7 @@ Differences from the paper:
   the mean feature of its targets.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,12 +31,20 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import TrainingScenes
 from trajformer.errors import ConfigError
 from trajformer.losses.world_loss import WorldLossConfig
+from trajformer.models.attended import TargetAttention, to_agents_and_pieces
 from trajformer.models.forecaster import Forecaster, TargetModelConfig
 from trajformer.models.horizon import check_lengths, forecast_from_offsets, world_features
 from trajformer.models.mmtransformer.region_loss import RegionLossConfig
 from trajformer.models.mmtransformer.regions import fit_regions
 from trajformer.models.modes import consensus, endpoint_nms
-from trajformer.models.tokens import MapTokenizer, MotionTokenizer, NeighborTokenizer, mlp
+from trajformer.models.tokens import (
+    MapTokenizer,
+    MotionTokenizer,
+    NeighborTokenizer,
+    mlp,
+    nearest_polylines,
+    neighbors,
+)
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,21 @@ class MapAggregator(nn.Module):
         layers = self.decoder(proposals, memory, memory_mask=memory_mask, position=position)
         return layers[-1]
 
+    def attention_layers(self, observation: Observation) -> list[TargetAttention]:
+        """The decoder layers, see `Forecaster.attention_layers`."""
+        targets = observation.num_targets
+        tokens = self.tokens
+        index, _, _ = nearest_polylines(observation, targets, tokens.radius_m, tokens.count)
+
+        def by_target(weights: Tensor) -> Tensor:
+            of_targets = weights[:, :targets].mean(-2)  # [B, S, heads, n] of [B, N, heads, K, n]
+            return to_agents_and_pieces(observation, pieces=(of_targets, index))
+
+        return [
+            TargetAttention(f"lanes {number}", layer.cross_attention.sublayer, by_target)
+            for number, layer in enumerate(self.decoder.layers, 1)
+        ]
+
 
 class SocialConstructor(nn.Module):
     """Proposals of targets attend to the neighbors of the target.
@@ -201,6 +225,31 @@ class SocialConstructor(nn.Module):
             position=position,
         )
 
+    def attention_layers(self, observation: Observation) -> list[TargetAttention]:
+        """The decoder layers, or without a decoder the encoder layers, from the target."""
+        tokens = self.tokens
+        index, _ = neighbors(observation, tokens.radius_m, tokens.count)  # [B, S, n]
+
+        def of_decoder(weights: Tensor) -> Tensor:
+            """[B, S, heads, K, W * n]; a proposal attends to the tokens of its world only."""
+            mean = weights.mean(-2).unflatten(-1, (-1, index.shape[-1]))  # [B, S, heads, W, n]
+            return to_agents_and_pieces(observation, agents=(mean.sum(-2), index))
+
+        def of_encoder(weights: Tensor) -> Tensor:
+            """[B, S, W, heads, n, n]; the target is its own nearest neighbor."""
+            of_target = weights[..., 0, :].mean(2)
+            return to_agents_and_pieces(observation, agents=(of_target, index))
+
+        if self.decoder is None:
+            return [
+                TargetAttention(f"neighbors {number}", layer.attention.sublayer, of_encoder)
+                for number, layer in enumerate(self.encoder.layers, 1)
+            ]
+        return [
+            TargetAttention(f"neighbors {number}", layer.cross_attention.sublayer, of_decoder)
+            for number, layer in enumerate(self.decoder.layers, 1)
+        ]
+
 
 class MMTransformer(Forecaster, config=MMTransformerConfig):
     """Observation -> Forecast in the frame of each target.
@@ -254,6 +303,18 @@ class MMTransformer(Forecaster, config=MMTransformerConfig):
         if self.config.modes < self.config.proposals:
             forecast = endpoint_nms(forecast, self.config.modes, self.config.nms_radius_m)
         return consensus(forecast, self.config.consensus_m)
+
+    def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
+        """The layers of the map aggregator, to lanes only, and of the social constructor.
+
+        Shares are the mean over proposals.
+        """
+        layers: list[TargetAttention] = []
+        if self.map is not None:
+            layers += self.map.attention_layers(observation)
+        if self.social is not None:
+            layers += self.social.attention_layers(observation)
+        return layers
 
     def prepare(
         self, scenes: TrainingScenes, seed: int, first_stage: nn.Module | None = None

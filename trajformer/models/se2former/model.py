@@ -22,6 +22,7 @@ trained, and the most probable mode stays that of the highest score.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -37,6 +38,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.loading import TrainingScenes
 from trajformer.data.sample import Frame
 from trajformer.errors import ConfigError
+from trajformer.models.attended import TargetAttention
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import check_lengths, world_features
 from trajformer.models.se2former.features import (
@@ -291,6 +293,33 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         lanes = self.encode_map(observation)
         agents = self.encode_agents(observation, lanes)
         return self.decode(observation, lanes, agents)
+
+    def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
+        """The layers of agents and decoder; the refinement attends from the ends of paths.
+
+        The shares of a decoder layer are the mean over the K + 1 queries of a target.
+        """
+        targets = observation.num_targets
+        num_pieces = observation.polyline_mask.shape[1]
+
+        def of_agents(weights: Tensor) -> Tensor:
+            rows = weights[:, :, :targets].transpose(1, 2)  # [B, S, heads, M + A]
+            return rows.roll(-num_pieces, -1)  # the memory has pieces first
+
+        def of_queries(weights: Tensor) -> Tensor:
+            by_query = weights.unflatten(2, (targets, len(self.modes)))
+            return of_agents(by_query.mean(3))
+
+        named = []
+        for number, layer in enumerate(self.agent_layers, 1):
+            named.append((f"agents {number}", layer, of_agents))
+        for number, layer in enumerate(self.decoder_layers, 1):
+            named.append((f"decoder {number}", layer, of_queries))
+        named.append(("refinement", self.refine_layer, of_queries))
+        return [
+            TargetAttention(name, layer.cross.sublayer, by_target)
+            for name, layer, by_target in named
+        ]
 
     def encode_map(self, observation: Observation) -> MapEncoding:
         """Encode the pieces of lanes."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trajformer.plotting.page import palette
+from trajformer.plotting.page.attention import SHARE_STEP
 from trajformer.plotting.page.encode import (
     HEADING_STEPS,
     LENGTH_STEP,
@@ -137,6 +138,7 @@ def page_settings() -> dict[str, Any]:
         "lengthStep": LENGTH_STEP,
         "headingSteps": HEADING_STEPS,
         "probabilityStep": PROBABILITY_STEP,
+        "shareStep": SHARE_STEP,
     }
 
 

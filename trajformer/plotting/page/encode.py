@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trajformer.evaluation.attention import SceneAttention
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.evaluation.metrics.manoeuvre import Manoeuvre, manoeuvres
 from trajformer.plotting.colors import agent_colors
@@ -22,6 +23,7 @@ from trajformer.plotting.forecasts import (
     match_forecasts,
     track_errors,
 )
+from trajformer.plotting.page.attention import encode_attention
 from trajformer.plotting.page.streams import differences, pack, quantize
 from trajformer.plotting.recorded import agent_sizes
 from trajformer.plotting.style import AGENT_COLORS
@@ -42,9 +44,15 @@ class EncodedScene:
 
 
 def encode_scene(
-    scene: Scene, files: Sequence[Sequence[TrackForecast]] = (), *, notice: str = ""
+    scene: Scene,
+    files: Sequence[Sequence[TrackForecast]] = (),
+    attention: SceneAttention | None = None,
+    *,
+    notice: str = "",
 ) -> EncodedScene:
     """Encode a scene with the forecasts of several files, and a line of text to show above it.
+
+    The attention is that of the model of one of the forecasts.
 
     Invalid steps, polylines with NaN or infinity, and agents that are never seen have no
     coordinates in the result. Raises TrajformerError: a forecast does not fit the scene
@@ -72,6 +80,10 @@ def encode_scene(
         header["forecasts"].append(_forecast_header(scene, forecasts))
         streams |= _forecast_streams(forecasts, f"forecast{number}")
     header["color"] = _colors(scene, matched)
+    header["attention"] = None
+    if attention is not None:
+        header["attention"], shares = encode_attention(scene, attention)
+        streams |= shares
     summary = _summary(scene, matched, header["manoeuvre"])
     header["judged"] = summary["judged"]
     header["notice"] = notice

@@ -57,6 +57,7 @@ LIGHT: dict[str, Any] = {
     "roadEdge": style.ROAD_LINES[PolylineKind.ROAD_EDGE][1],
     "roadLine": style.ROAD_LINES[PolylineKind.ROAD_LINE][1],
     "lights": ("#8A8A8A", "#C8102E", "#C79100", "#00805A"),
+    "attention": ("#F0B8DC", "#8A0F6B"),  # the smallest and the largest share
     "files": FILES_LIGHT,
     "crowd": style.AGENT_COLORS,
     "lanes": _lanes(dark=False),
@@ -81,6 +82,7 @@ DARK: dict[str, Any] = {
     "roadEdge": "#8A929C",
     "roadLine": "#5D6570",
     "lights": ("#8A8A8A", "#FF5A6E", "#FFC83D", "#2FC79A"),
+    "attention": ("#6E3A60", "#FF9BE0"),
     "files": FILES_DARK,
     "crowd": CROWD_DARK,
     "lanes": _lanes(dark=True),

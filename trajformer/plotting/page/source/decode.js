@@ -75,6 +75,7 @@ export function decodeScene(bytes, settings) {
   scene.lights = decodeLights(header, streams);
   scene.forecasts = header.forecasts.map((forecast, file) =>
     decodeForecasts(forecast, streams, file, header.future, settings));
+  scene.attention = header.attention && decodeAttention(header, streams, scene, settings);
   return scene;
 }
 
@@ -152,4 +153,55 @@ function decodeForecasts(forecast, streams, file, future, settings) {
     return { agent, modes, ade: forecast.ade[i], fde: forecast.fde[i] };
   });
   return { joint: forecast.joint, tracks };
+}
+
+/**
+ * Layers with name and number of heads, and by agent, layer and head (0 for the mean) the shares:
+ * entries with `agent` (an index) or `part` (a part of a polyline), the largest first.
+ */
+function decodeAttention(header, streams, scene, settings) {
+  const { layers, target } = header.attention;
+  const lines = new Groups(streams.attentionLine, 1, 1).next(streams.attentionLine.length);
+  const parts = Array.from(lines, (line, i) =>
+    cutPart(scene.polylines[line], streams.attentionPart[i], streams.attentionParts[i]));
+  const tokens = new Groups(streams.attentionToken, 1, 1);
+  let offset = 0;
+  let row = 0;
+  const nextRow = () => {
+    const entries = Array.from(tokens.next(streams.attentionCount[row++]), (token) => ({
+      agent: token < scene.agents.length ? token : null,
+      part: parts[token - scene.agents.length] ?? null,
+      share: streams.attentionShare[offset++] * settings.shareStep,
+    }));
+    return entries.sort((a, b) => b.share - a.share);
+  };
+  const byAgent = new Map();
+  for (const agent of target) {
+    byAgent.set(agent, layers.map(({ heads }) => Array.from({ length: heads + 1 }, nextRow)));
+  }
+  return { layers, byAgent };
+}
+
+/** Points and kind of the part `number` of `count` parts of equal length of a polyline. */
+function cutPart(line, number, count) {
+  const arc = [0];
+  for (let i = 1; i < line.x.length; i++) {
+    arc.push(arc[i - 1] + Math.hypot(line.x[i] - line.x[i - 1], line.y[i] - line.y[i - 1]));
+  }
+  const total = arc[arc.length - 1] ?? 0;
+  const from = (total * number) / count;
+  const to = (total * (number + 1)) / count;
+  const at = (distance) => {
+    let i = 1;
+    while (i < arc.length - 1 && arc[i] < distance) i++;
+    const ratio = arc[i] > arc[i - 1] ? (distance - arc[i - 1]) / (arc[i] - arc[i - 1]) : 0;
+    const between = (values) => values[i - 1] + ratio * (values[i] - values[i - 1]);
+    return [between(line.x), between(line.y)];
+  };
+  if (arc.length < 2) return { kind: line.kind, points: [], middle: null };
+  const inner = [];
+  arc.forEach((distance, i) => {
+    if (distance > from && distance < to) inner.push([line.x[i], line.y[i]]);
+  });
+  return { kind: line.kind, points: [at(from), ...inner, at(to)], middle: at((from + to) / 2) };
 }

@@ -1,5 +1,6 @@
 // Legend: only what the scene shows; and the scale bar.
 
+import { attentionLook, percentText, shownAttention } from "./attention_layer.js";
 import { boxColors, groupOf, paletteOf } from "./colors.js";
 import { drawLight } from "./map_layer.js";
 import { element } from "./text.js";
@@ -95,6 +96,7 @@ export function showLegend(box, scene, view, settings) {
   const hasFuture = scene.steps > scene.history;
   if (hasFuture) entries.push([lineSwatch(palette.truth, 2, [5, 2], "cross"), "recorded future"]);
   entries.push(...mapEntries(scene, palette));
+  entries.push(...attentionEntries(scene, view, palette));
   box.replaceChildren(...entries.map(([key, name]) =>
     element("div", "entry", "", key, element("span", "", name))));
 }
@@ -119,6 +121,16 @@ function forecastEntries(scene, view, settings, palette) {
     entries.push([lineSwatch(palette.scored, 1.6, [], "dot"), name]);
   }
   return entries;
+}
+
+/** The largest share, and a quarter of it. */
+function attentionEntries(scene, view, palette) {
+  const largest = shownAttention(scene, view)?.entries[0]?.share;
+  if (!largest) return [];
+  return [1, 0.25].map((ratio) => {
+    const { color, width } = attentionLook(palette, ratio);
+    return [lineSwatch(color, width, []), `${percentText(ratio * largest)} of the attention`];
+  });
 }
 
 function mapEntries(scene, palette) {

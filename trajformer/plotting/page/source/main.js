@@ -1,5 +1,6 @@
 // Connects the parts: state of the view, controls, keyboard, pointer and address.
 
+import { AttentionPanel } from "./attention_panel.js";
 import { decodeIndex, decodeScene } from "./decode.js";
 import { showLegend, showScaleBar } from "./legend.js";
 import { Panel } from "./panel.js";
@@ -21,6 +22,7 @@ const view = {
   numFiles: 0,
   modes: "all",
   onlySelected: false,
+  attention: { on: true, layer: null, head: 0 }, // no layer is the last one, head 0 the mean
   important: new Set(), // targets and agents with a forecast
   layers: {
     areas: true, lanes: true, crossings: true, borders: true, lights: true,
@@ -32,6 +34,7 @@ let settings;
 let source;
 let stage;
 let panel;
+let attentionPanel;
 let list;
 let scene = null;
 let scheduled = false;
@@ -67,6 +70,7 @@ const playback = new Playback(() => {
 function refresh() {
   if (!scene) return;
   panel.show(scene, view);
+  attentionPanel.show(scene);
   showLegend(byId("legend"), scene, view, settings);
   const follow = byId("follow");
   follow.disabled = view.selected === null;
@@ -276,6 +280,10 @@ const KEYS = {
   "]": () => playback.changeSpeed(1),
   "[": () => playback.changeSpeed(-1),
   d: toggleTheme,
+  a: () => attentionPanel.toggle(),
+  ",": () => attentionPanel.stepLayer(scene, -1),
+  ".": () => attentionPanel.stepLayer(scene, 1),
+  h: () => attentionPanel.stepHead(scene),
   "?": () => byId("help").showModal(),
   Escape: () => select(null),
 };
@@ -410,6 +418,7 @@ async function start() {
     playback.playing = false;
     playback.seek(playback.now + seconds / playback.period);
   });
+  attentionPanel = new AttentionPanel(settings, view, refresh, select);
   makeFileSwitches();
   source = settings.live ? new ServerSource(settings) : new FileSource(settings);
   list = new SceneList(settings, source, openScene, (error) => showNotice(error.message));

@@ -1,6 +1,9 @@
 // The canvas: draws all layers of a scene, and finds the agent under the pointer.
 
 import { drawBoxes, drawFutures, drawHistories, drawIds, drawSelection } from "./agent_layer.js";
+import {
+  drawAttendedAgents, drawAttendedParts, drawShares, shownAttention,
+} from "./attention_layer.js";
 import { Camera } from "./camera.js";
 import { ROLE_FOCAL, paletteOf } from "./colors.js";
 import {
@@ -155,6 +158,8 @@ export class Stage {
     }
     this.drawCachedMap(view, palette);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    const entries = shownAttention(scene, view)?.entries ?? [];
+    drawAttendedParts(context, camera, palette, entries);
     if (view.layers.lights && scene.lights.length) {
       drawLights(context, scene, camera, palette, Math.min(time, scene.steps - 1));
     }
@@ -168,13 +173,16 @@ export class Stage {
       const known = [...agents].filter((index) => scene.agents[index]);
       drawFutures(context, scene, camera, palette, known, known.length > 12);
     }
+    drawAttendedAgents(context, scene, camera, palette, time, entries);
     drawBoxes(context, scene, camera, palette, time, view.numFiles);
     drawModeStates(context, scene, camera, palette, modes, time, view.selected);
     drawSelection(context, scene, camera, palette, time, view.selected);
     if (view.layers.ids) {
       drawIds(context, scene, camera, palette, time, (agent) => shortened(agent.id, 14));
     }
-    drawProbabilities(context, camera, palette, modes, view.selected, probabilityText);
+    // one kind of numbers at a time; the panel has both
+    if (entries.length) drawShares(context, scene, camera, palette, time, entries);
+    else drawProbabilities(context, camera, palette, modes, view.selected, probabilityText);
     this.frames++;
   }
 

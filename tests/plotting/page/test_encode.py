@@ -156,9 +156,10 @@ def test_the_largest_shares_of_attention_are_kept() -> None:
 
     # agents and parts of polylines by the numbers of the page
     lines = summed(streams["attentionLine"], [len(streams["attentionLine"])], 1)
-    parts = zip(lines, streams["attentionPart"], streams["attentionParts"], strict=True)
-    page = [*range(scene.num_agents), *parts]
-    model = [*origin.agent, *zip(origin.polyline, origin.part, origin.count, strict=True)]
+    parts = (lines.tolist(), streams["attentionPart"], streams["attentionParts"])
+    page = [*range(scene.num_agents), *zip(*parts, strict=True)]
+    sources = (origin.polyline.tolist(), origin.part.tolist(), origin.count.tolist())
+    model = [*origin.agent.tolist(), *zip(*sources, strict=True)]
     lengths = streams["attentionCount"]
     tokens = iter(summed(streams["attentionToken"], lengths, 1))
     values = iter(streams["attentionShare"])

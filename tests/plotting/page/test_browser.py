@@ -167,10 +167,12 @@ def test_a_click_shows_the_attention_of_an_agent(view: View, attention_file: Pat
     assert view.text("#legend").count("of the attention") == 2
     # hidden, and shown again
     view.press("a")
-    assert view.pixels() != shown
+    hidden = view.pixels()
+    assert hidden != shown
     assert view.texts("#attention-rows .share") == []
     view.press("a")
-    assert view.pixels() == shown
+    assert view.pixels() != hidden
+    assert len(view.texts("#attention-rows .share")) == 5
 
 
 def test_layers_and_heads_of_attention_can_be_chosen(view: View, attention_file: Path) -> None:

@@ -329,7 +329,7 @@ class PoseAttention(RecordedLayer):
         for part in _parts_in_cells(query, position, memory, mask):
             near = attention_weights(part.query, part.key, part.mask).detach()[0]
             to_all = near.new_zeros(*near.shape[:-1], weights.shape[-1])
-            to_all[..., part.index] = near
+            to_all[..., part.tokens] = near
             weights[part.scene, :, part.rows] = to_all
         self.recorded(weights)
 
@@ -380,7 +380,7 @@ class _Part(NamedTuple):
 
     scene: int
     rows: Tensor | slice  # int64 [l], indices of the queries
-    index: Tensor | slice  # int64 [s], indices of the tokens
+    tokens: Tensor | slice  # int64 [s], indices of the tokens
     query: Tensor  # [1, heads, l, d]
     key: Tensor  # [1, heads, s, d]
     value: Tensor  # [1, heads, s, d]
@@ -403,7 +403,7 @@ def _parts_in_cells(
                 yield _Part(
                     scene,
                     rows=slice(None),
-                    index=slice(None),
+                    tokens=slice(None),
                     query=scene_query,
                     key=memory.key[scene : scene + 1],
                     value=memory.value[scene : scene + 1],

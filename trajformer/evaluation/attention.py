@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
-import torch
+from torch import Tensor, nn
 
-from trajformer.data.batch import collate
+from trajformer.data.batch import Observation
 from trajformer.data.sample import Sources, sources
-from trajformer.evaluation.evaluate import checked_forecast
-from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
-from trajformer.models.attended import recorded_attention
+from trajformer.evaluation.evaluate import OneScene, forecast_scene, on_clock
+from trajformer.evaluation.forecast_file import TrackForecast
+from trajformer.models.attended import TargetAttention, recorded_attention
 from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.scenes.scene import Scene
-from trajformer.scenes.spec import DataSpec, check_scenes, warn_about_maps
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,32 +36,35 @@ class SceneAttention:
 def explain(
     predictor: Predictor, scene: Scene
 ) -> tuple[list[TrackForecast], SceneAttention | None]:
-    """The forecasts of one scene, as in `track_forecasts`, and the attention they are made with.
+    """The forecasts of one scene (`forecast_scene`), and the attention they are made with.
 
     The attention is None if the model has no attention layers from targets to agents and lanes
-    (`Forecaster.attention_layers`), or the scene has no target. The model is put into evaluation
-    mode. Warns if the scene has no map and the training scenes had maps, and the reverse. Raises
-    TrajformerError: the model does not fit the scene, or the forecast has NaN or infinity.
+    (`Forecaster.attention_layers`), or the scene has no target. Raises as `run_scenes`.
     """
-    where = f"scene {scene.scene_id}"
-    check_scenes(DataSpec.of(scene), predictor.trained_on, where)
-    model = predictor.model.eval()
-    batch = collate([scene], predictor.batch).to(predictor.device)
-    observation = batch.observation
-    with torch.inference_mode():
-        layers = []
+    layers: list[TargetAttention] = []
+    shares: list[Tensor] = []
+    recording = ExitStack()
+
+    def record(model: nn.Module, inputs: tuple[Observation]) -> None:
+        """Before the forward pass: tokens are known from the observation."""
+        nonlocal shares
+        [observation] = inputs
         if isinstance(model, Forecaster) and observation.num_targets:
-            layers = list(model.attention_layers(observation))
-        with recorded_attention(layers) as shares:
-            forecast = checked_forecast(predictor, batch, where)
-    has_map = predictor.batch.receives(scene.polyline_kind).any()
-    warn_about_maps(int(has_map), 1, predictor.trained_on, where)
-    forecasts = list(track_forecasts_of(forecast, observation))
+            layers.extend(model.attention_layers(observation))
+            shares = recording.enter_context(recorded_attention(layers))
+
+    hook = predictor.model.register_forward_pre_hook(record)
+    try:
+        with recording:
+            forecasts = forecast_scene(predictor, scene)
+    finally:
+        hook.remove()
     if not layers:
         return forecasts, None
+    received = on_clock(OneScene(scene), predictor.trained_on)[0]
     attention = SceneAttention(
         layers=tuple([layer.name for layer in layers]),
         shares=tuple([share[0].float().cpu().numpy() for share in shares]),
-        sources=sources(scene, predictor.batch),
+        sources=sources(received, predictor.batch),
     )
     return forecasts, attention

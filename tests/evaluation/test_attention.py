@@ -32,8 +32,8 @@ def test_sources_are_the_agents_and_pieces_of_the_batch() -> None:
     assert tuple(scene.agent_id[row] for row in origin.agent) == observation.agent_id[0]
     pieces = observation.polyline[0].numpy()
     assert len(origin.polyline) == len(pieces)
-    assert origin.count.max() > 1
-    for piece, *numbers in zip(pieces, origin.polyline, origin.part, origin.count, strict=True):
+    assert origin.parts.max() > 1
+    for piece, *numbers in zip(pieces, origin.polyline, origin.part, origin.parts, strict=True):
         np.testing.assert_allclose(piece[[0, -1]], part_ends(scene, *numbers), atol=1e-3)
 
 

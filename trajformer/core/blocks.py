@@ -1,5 +1,6 @@
 """Transformer blocks with pre- or post-norm, and stacks of blocks."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -11,7 +12,7 @@ from trajformer.config import Config
 from trajformer.core.attention import Groups
 from trajformer.core.caches import KVCache
 from trajformer.core.dropout import Dropout
-from trajformer.core.multihead import MultiHeadAttention
+from trajformer.core.multihead import MultiHeadAttention, RecordedLayer
 
 
 @dataclass(frozen=True)
@@ -324,6 +325,11 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderBlock(config) for _ in range(layers))
         self.norm = stack_norm(config, layers, final_norm)
 
+    def attentions(self) -> list[RecordedLayer]:
+        """The attention of each layer, for `recording`."""
+        blocks = cast(Iterable[EncoderBlock], self.layers)
+        return [cast(RecordedLayer, block.attention.sublayer) for block in blocks]
+
     def forward(
         self,
         x: Tensor,
@@ -387,6 +393,16 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(DecoderBlock(config) for _ in range(layers))
         self.norm = stack_norm(config, layers, final_norm)
+
+    def self_attentions(self) -> list[RecordedLayer]:
+        """The attention among queries of each layer, for `recording`."""
+        blocks = cast(Iterable[DecoderBlock], self.layers)
+        return [cast(RecordedLayer, block.self_attention.sublayer) for block in blocks]
+
+    def cross_attentions(self) -> list[RecordedLayer]:
+        """The attention to the memory of each layer, for `recording`."""
+        blocks = cast(Iterable[DecoderBlock], self.layers)
+        return [cast(RecordedLayer, block.cross_attention.sublayer) for block in blocks]
 
     def forward(
         self, x: Tensor, memory: Tensor, *, cache: DecoderCache | None = None, **arguments: Any

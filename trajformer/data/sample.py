@@ -159,13 +159,13 @@ def samples(scenes: Sequence[Scene], config: BatchConfig) -> list[Sample]:
 class Sources(NamedTuple):
     """The agents and parts of polylines of a scene that its sample consists of, in their order.
 
-    A polyline is cut into `count` parts of equal length.
+    A polyline is cut into parts of equal length.
     """
 
     agent: np.ndarray  # int64 [A], indices in the scene; targets come first
     polyline: np.ndarray  # int64 [M], indices in the scene
-    part: np.ndarray  # int64 [M], 0 to count - 1
-    count: np.ndarray  # int64 [M]
+    part: np.ndarray  # int64 [M], 0 to parts - 1
+    parts: np.ndarray  # int64 [M], number of parts of the polyline
 
 
 def sources(scene: Scene, config: BatchConfig) -> Sources:

@@ -454,8 +454,8 @@ class Wayformer(Forecaster, config=WayformerConfig):
             )
 
         return [
-            TargetAttention(f"decoder {number}", layer.cross_attention.sublayer, by_target)
-            for number, layer in enumerate(self.decoder.layers, 1)
+            TargetAttention(f"decoder {number}", layer, by_target)
+            for number, layer in enumerate(self.decoder.cross_attentions(), 1)
         ]
 
     def _latent_weights(self, grids: list[Grid]) -> dict[nn.Module, Tensor]:

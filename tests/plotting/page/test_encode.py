@@ -158,7 +158,7 @@ def test_the_largest_shares_of_attention_are_kept() -> None:
     lines = summed(streams["attentionLine"], [len(streams["attentionLine"])], 1)
     parts = (lines.tolist(), streams["attentionPart"], streams["attentionParts"])
     page = [*range(scene.num_agents), *zip(*parts, strict=True)]
-    sources = (origin.polyline.tolist(), origin.part.tolist(), origin.count.tolist())
+    sources = (origin.polyline.tolist(), origin.part.tolist(), origin.parts.tolist())
     model = [*origin.agent.tolist(), *zip(*sources, strict=True)]
     lengths = streams["attentionCount"]
     tokens = iter(summed(streams["attentionToken"], lengths, 1))

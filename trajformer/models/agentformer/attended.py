@@ -52,12 +52,10 @@ def attention_layers(
         return to_agents_and_pieces(observation, agents=(by_step, index))
 
     layers = []
-    for number, layer in enumerate(context.encoder.layers, 1):
-        layers.append(TargetAttention(f"encoder {number}", layer.attention.sublayer, of_encoder))
-    for number, layer in enumerate(decoder.decoder.layers, 1):
-        attention = layer.self_attention.sublayer
-        layers.append(TargetAttention(f"decoder {number}, to futures", attention, of_futures))
-    for number, layer in enumerate(decoder.decoder.layers, 1):
-        attention = layer.cross_attention.sublayer
-        layers.append(TargetAttention(f"decoder {number}, to the past", attention, of_memory))
+    for number, layer in enumerate(context.encoder.attentions(), 1):
+        layers.append(TargetAttention(f"encoder {number}", layer, of_encoder))
+    for number, layer in enumerate(decoder.decoder.self_attentions(), 1):
+        layers.append(TargetAttention(f"decoder {number}, to futures", layer, of_futures))
+    for number, layer in enumerate(decoder.decoder.cross_attentions(), 1):
+        layers.append(TargetAttention(f"decoder {number}, to the past", layer, of_memory))
     return layers

@@ -166,8 +166,8 @@ class MapAggregator(nn.Module):
             return to_agents_and_pieces(observation, pieces=(of_targets, index))
 
         return [
-            TargetAttention(f"lanes {number}", layer.cross_attention.sublayer, by_target)
-            for number, layer in enumerate(self.decoder.layers, 1)
+            TargetAttention(f"lanes {number}", layer, by_target)
+            for number, layer in enumerate(self.decoder.cross_attentions(), 1)
         ]
 
 
@@ -242,12 +242,12 @@ class SocialConstructor(nn.Module):
 
         if self.decoder is None:
             return [
-                TargetAttention(f"neighbors {number}", layer.attention.sublayer, of_encoder)
-                for number, layer in enumerate(self.encoder.layers, 1)
+                TargetAttention(f"neighbors {number}", layer, of_encoder)
+                for number, layer in enumerate(self.encoder.attentions(), 1)
             ]
         return [
-            TargetAttention(f"neighbors {number}", layer.cross_attention.sublayer, of_decoder)
-            for number, layer in enumerate(self.decoder.layers, 1)
+            TargetAttention(f"neighbors {number}", layer, of_decoder)
+            for number, layer in enumerate(self.decoder.cross_attentions(), 1)
         ]
 
 

@@ -25,13 +25,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from trajformer.core.attention import useful_mask
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
+from trajformer.core.multihead import RecordedLayer
 from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
@@ -310,16 +311,13 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             by_query = weights.unflatten(2, (targets, len(self.modes)))
             return of_agents(by_query.mean(3))
 
-        named = []
-        for number, layer in enumerate(self.agent_layers, 1):
-            named.append((f"agents {number}", layer, of_agents))
-        for number, layer in enumerate(self.decoder_layers, 1):
-            named.append((f"decoder {number}", layer, of_queries))
-        named.append(("refinement", self.refine_layer, of_queries))
-        return [
-            TargetAttention(name, layer.cross.sublayer, by_target)
-            for name, layer, by_target in named
-        ]
+        blocks = [(f"agents {n}", block) for n, block in enumerate(self.agent_layers, 1)]
+        layers = [TargetAttention(name, _attention_of(block), of_agents) for name, block in blocks]
+        blocks = [(f"decoder {n}", block) for n, block in enumerate(self.decoder_layers, 1)]
+        blocks.append(("refinement", self.refine_layer))
+        for name, block in blocks:
+            layers.append(TargetAttention(name, _attention_of(block), of_queries))
+        return layers
 
     def encode_map(self, observation: Observation) -> MapEncoding:
         """Encode the pieces of lanes."""
@@ -460,6 +458,11 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         feature = proposals.feature.detach()
         logit = proposals.logit.detach()
         return self.worlds(feature, logit, proposals.frames, target_mask)
+
+
+def _attention_of(block: nn.Module) -> RecordedLayer:
+    """The attention of a `PoseBlock` to its memory."""
+    return cast(RecordedLayer, cast(PoseBlock, block).cross.sublayer)
 
 
 def _frames_around(center: Tensor, pose: Tensor) -> Frames:

@@ -53,7 +53,7 @@ def encode_attention(
     streams = {
         "attentionLine": differences(sources.polyline[parts], np.array([len(parts)]), 1),
         "attentionPart": sources.part[parts],
-        "attentionParts": sources.count[parts],
+        "attentionParts": sources.parts[parts],
         "attentionCount": lengths,
         "attentionToken": differences(np.concatenate(tokens), lengths, 1),
         "attentionShare": np.concatenate(shares),

@@ -71,10 +71,13 @@ def read_fields(data: bytes, start: int, end: int) -> list[Field]:
     return fields
 
 
-def scan_fields(data: bytes, start: int, end: int, stop: int, fields: list[Field]) -> int:
+def scan_fields(
+    data: bytes, start: int, end: int, stop: int, fields: list[Field], ignored: bytes = b""
+) -> int:
     """Append the fields of data[start:end] before the first one with the tag `stop`.
 
-    Returns the position of this field, or `end`. The tag is one byte; -1 is no tag.
+    Returns the position of this field, or `end`. The tag is one byte; -1 is no tag. Messages with
+    the tags `ignored` may be left out.
     """
     for _ in range(MAX_FIELDS):
         if start >= end:
@@ -93,7 +96,8 @@ def scan_fields(data: bytes, start: int, end: int, stop: int, fields: list[Field
             if value < 0x80 or first > start + 2:
                 if kind == BYTES and first + value <= end:
                     start = first + value
-                    fields.append((tag >> 3, BYTES, first, start))
+                    if tag not in ignored:
+                        fields.append((tag >> 3, BYTES, first, start))
                     continue
                 if kind == VARINT:
                     fields.append((tag >> 3, VARINT, value, first))

@@ -10,6 +10,12 @@ from trajformer.scenes.vector_map import VectorMap
 
 # Points are 0.5 m apart, which would take half of a store.
 TOLERANCE_M = 0.05
+_EDGE_KINDS = (
+    int(EdgeKind.SUCCESSOR),
+    int(EdgeKind.PREDECESSOR),
+    int(EdgeKind.LEFT),
+    int(EdgeKind.RIGHT),
+)
 _BIKE_LANE = 3  # type of a lane
 _NONE = 255
 _KINDS = np.full(16, _NONE, np.uint8)  # PolylineKind by kind of feature
@@ -83,20 +89,18 @@ def _edges(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for polyline, feature in enumerate(chosen.tolist()):
         if feature in record.lanes:
             polyline_of[record.feature_id[feature]] = polyline
-    edges: dict[tuple[int, int, int], None] = {}
+    count = len(chosen)
+    keys: dict[int, None] = {}  # a number for each edge, in order
     for feature, lane in record.lanes.items():
         source = polyline_of.get(record.feature_id[feature])
         if source is None:
             continue
-        links = (
-            (int(EdgeKind.SUCCESSOR), lane.exits),
-            (int(EdgeKind.PREDECESSOR), lane.entries),
-            (int(EdgeKind.LEFT), lane.left),
-            (int(EdgeKind.RIGHT), lane.right),
-        )
-        for kind, others in links:
+        links = (lane.exits, lane.entries, lane.left, lane.right)
+        for kind, others in zip(_EDGE_KINDS, links, strict=True):
             for other in others:
-                if other in polyline_of:
-                    edges[source, polyline_of[other], kind] = None
-    table = np.array(list(edges), np.int32).reshape(-1, 3)
-    return table[:, :2].T.copy(), table[:, 2].astype(np.uint8)
+                target = polyline_of.get(other)
+                if target is not None:
+                    keys[(source * count + target) * 4 + kind] = None
+    key = np.fromiter(keys, np.int64, len(keys))
+    pair = np.divmod(key >> 2, max(count, 1))
+    return np.array(pair, np.int32), (key & 3).astype(np.uint8)

@@ -31,7 +31,9 @@ from trajformer.scenes.wire import (
     read_number,
     read_numbers,
     read_span,
+    read_varint,
     scan_fields,
+    signed,
 )
 
 MAX_STEPS = 1_000
@@ -48,6 +50,7 @@ _LIGHTS, _FEATURES, _CURRENT, _PREDICT = 7, 8, 10, 11
 LANE, ROAD_LINE, ROAD_EDGE, STOP_SIGN, CROSSWALK, SPEED_BUMP, DRIVEWAY = 3, 4, 5, 7, 8, 9, 10
 FEATURE_KINDS = (LANE, ROAD_LINE, ROAD_EDGE, STOP_SIGN, CROSSWALK, SPEED_BUMP, DRIVEWAY)
 _ENTRIES, _EXITS, _LEFT, _RIGHT = 9, 10, 11, 12  # of lanes
+_BOUNDARIES = bytes([13 << 3 | BYTES, 14 << 3 | BYTES])  # tags; `lane_details` reads them
 # The field of the points of a feature; the tag is one byte, wire type 2.
 _POINTS = {LANE: 8, ROAD_LINE: 2, ROAD_EDGE: 2, STOP_SIGN: 2}  # others 1
 _POINT_TAGS = bytes([8 << 3 | 2, 2 << 3 | 2, 1 << 3 | 2])
@@ -70,7 +73,7 @@ _STATE = np.dtype(
     }
 )
 _SIZE_PART = np.dtype({"names": ["value"], "formats": ["<f4"], "offsets": [1], "itemsize": 5})
-_POINT_LAYOUT = Layout(29, {1: b"\x1b", 2: b"\x09", 0: _POINT_TAGS, 11: b"\x11", 20: b"\x19"})
+_POINT_LAYOUT = Layout(29, {1: b"\x1b", 2: b"\x09", 11: b"\x11", 20: b"\x19", 0: _POINT_TAGS})
 _POINT = np.dtype(
     {"names": ["x", "y", "z"], "formats": ["<f8"] * 3, "offsets": [3, 12, 21], "itemsize": 29}
 )
@@ -80,15 +83,13 @@ _LANE_BYTES = (1, 2, 3)  # of the varint with the lane of a light
 def _light_layout(lane_bytes: int) -> Layout:
     """A state of a traffic light: lane, state and stop point."""
     after = 3 + lane_bytes
-    continued = {3 + i: bytes(range(128, 256)) for i in range(lane_bytes - 1)}
-    return Layout(
-        34 + lane_bytes,
-        {0: b"\x0a", 1: bytes([32 + lane_bytes]), 2: b"\x08"}
-        | continued
-        | {after - 1: bytes(range(128)), after: b"\x10", after + 1: bytes(range(128))}
-        | {after + 2: b"\x1a", after + 3: b"\x1b"}
-        | {after + 4: b"\x09", after + 13: b"\x11", after + 22: b"\x19"},
-    )
+    single = {0: b"\x0a", 1: bytes([32 + lane_bytes]), 2: b"\x08", after: b"\x10"}
+    single |= {after + 2: b"\x1a", after + 3: b"\x1b"}
+    single |= {after + 4: b"\x09", after + 13: b"\x11", after + 22: b"\x19"}
+    # The bytes of a varint are 128 and more, except the last one.
+    several = {3 + i: bytes(range(128, 256)) for i in range(lane_bytes - 1)}
+    several |= {after - 1: bytes(range(128)), after + 1: bytes(range(128))}
+    return Layout(34 + lane_bytes, single | several)
 
 
 _LIGHT_LAYOUTS = tuple(_light_layout(count) for count in _LANE_BYTES)
@@ -276,14 +277,19 @@ class _Repeated:
         self.count = 0
         self._ranges: list[tuple[int, int]] = []
 
-    def collect(self, start: int, end: int, number: int | None = None) -> list[Field]:
-        """Collect the messages of the message data[start:end]; return its other fields."""
+    def collect(
+        self, start: int, end: int, number: int | None = None, ignored: bytes = b""
+    ) -> list[Field]:
+        """Collect the messages of the message data[start:end]; return its other fields.
+
+        Messages with the tags `ignored` are left out.
+        """
         data = self.runs.data
         number = self.number if number is None else number
         tag = number << 3 | BYTES
         fields: list[Field] = []
         while True:
-            start = scan_fields(data, start, end, tag, fields)
+            start = scan_fields(data, start, end, tag, fields, ignored)
             if start >= end:
                 return fields
             run = self.runs.at(start, end)
@@ -302,15 +308,21 @@ class _Repeated:
         if self.count > self.maximum:
             raise WireError(f"field {self.number}: more than {self.maximum} messages")
 
-    def index(self) -> np.ndarray:
-        """Index of each collected message among all usual and then all other ones, int64 [n]."""
+    def take(self, usual: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """The values [n, ...] of the collected messages, in order.
+
+        `usual` has the values of all messages of `runs`, `others` those of `self.others`.
+        """
         if not self._ranges:
-            return np.zeros(0, np.int64)
+            return usual[:0]
         first, last = np.array(self._ranges).T
+        if (first[1:] == last[:-1]).all() and last[-1] <= len(usual):  # no message was left out
+            return usual[first[0] : last[-1]]
         length = last - first
         shift = first - (length.cumsum() - length)
-        index: np.ndarray = np.arange(self.count) + shift.repeat(length)
-        return index
+        index = np.arange(self.count) + shift.repeat(length)
+        values: np.ndarray = np.concatenate([usual, others.astype(usual.dtype)]).take(index, 0)
+        return values
 
 
 def _region(fields: list[Field]) -> tuple[int, int]:
@@ -351,10 +363,9 @@ class _Tracks:
         runs = states.runs
         usual = runs.values(0, _STATE)
         others = np.array(states.others, np.float64).reshape(-1, 10)
-        # Rows of all usual states, then of the others; those that are not valid stay zero.
+        # Rows of usual states that are not valid stay zero.
         is_full = (runs.layout == 0).nonzero()[0]
         num_usual = len(runs.position)
-        num_rows = num_usual + len(others)
         size = usual["size"].copy().view(_SIZE_PART)["value"].reshape(-1, 3)
         parts = {
             "position": (np.stack([usual["x"], usual["y"], usual["z"]], -1), others[:, :3]),
@@ -366,13 +377,12 @@ class _Tracks:
             ),
             "valid": (usual["valid"].astype(bool), others[:, 9].astype(bool)),
         }
-        index = states.index()
         arrays = {}
         for name, (values, other_values) in parts.items():
-            rows = np.zeros((num_rows, *values.shape[1:]), values.dtype)
+            rows = np.zeros((num_usual, *values.shape[1:]), values.dtype)
             rows[is_full] = values
-            rows[num_usual:] = other_values
-            arrays[name] = rows.take(index, 0).reshape(tracks, steps, *values.shape[1:])
+            taken = states.take(rows, other_values)
+            arrays[name] = taken.reshape(tracks, steps, *values.shape[1:])
         self.valid: np.ndarray = arrays.pop("valid")
         invalid = ~self.valid
         for values in arrays.values():
@@ -423,7 +433,8 @@ class _Features:
                     message = read_span(part)
             if not kind:  # a kind of a later version
                 continue
-            parts = points.collect(*message, _POINTS.get(kind, 1))
+            ignored = _BOUNDARIES if kind == LANE else b""
+            parts = points.collect(*message, _POINTS.get(kind, 1), ignored)
             self.feature_id.append(feature_id)
             self.kind.append(kind)
             self.type.append(self._attributes(content, kind, parts, message))
@@ -433,7 +444,7 @@ class _Features:
         usual = runs.values(0, _POINT)
         others = np.array(points.others, np.float64).reshape(-1, 3)
         table = np.stack([usual["x"], usual["y"], usual["z"]], -1)
-        self.point = np.concatenate([table, others]).take(points.index(), 0)
+        self.point = points.take(table, others)
 
     def _attributes(
         self, content: bytes, kind: int, parts: list[Field], span: tuple[int, int]
@@ -490,9 +501,11 @@ def _lane(content: bytes, parts: list[Field], span: tuple[int, int]) -> tuple[La
 def _neighbor_id(content: bytes, field: Field) -> int:
     """Id of the lane of a `LaneNeighbor`."""
     start, end = read_span(field)
+    if start < end and content[start] == 0x08:  # the first field as a rule
+        return signed(read_varint(content, start + 1, end)[0])
     while start < end:
         part = read_field(content, start, end)
-        if part[0] == 1:  # the first one as a rule: the others are not needed
+        if part[0] == 1:
             return read_number(part)
         start = part[3]
     return 0
@@ -554,7 +567,7 @@ class _Lights:
             columns = [lane, *(values[name] for name in ("state", "x", "y", "z"))]
             table[runs.layout == layout] = np.stack(columns, -1)
         others = np.array(lights.others, np.float64).reshape(-1, 5)
-        rows = np.concatenate([table, others]).take(lights.index(), 0)
+        rows = lights.take(table, others)
         self.lane = rows[:, 0].astype(np.int64)
         self.state = rows[:, 1].astype(np.uint8)
         self.point = rows[:, 2:]

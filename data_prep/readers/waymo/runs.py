@@ -10,31 +10,42 @@ from typing import NamedTuple
 
 import numpy as np
 
-_BLOCK = 32_768  # bytes
+_BLOCK = 65_536  # bytes
+_FIRST = 4  # fixed bytes that are compared everywhere
 
 
 class Layout(NamedTuple):
     """Bytes of a field with a message, from the tag of the field on."""
 
     size: int
-    # Possible bytes at some offsets; the first two, with a single one each, exclude most places.
-    fixed: dict[int, bytes]
+    fixed: dict[int, bytes]  # possible bytes at some offsets, first those with a single one
 
     def find(self, data: np.ndarray) -> np.ndarray:
         """Positions int64 [n] in data, uint8, where the fixed bytes are as in this layout."""
-        (first, value), (second, second_value), *others = self.fixed.items()
+        fixed = list(self.fixed.items())
         count = len(data) - self.size + 1
         parts = [np.zeros(0, np.int64)]
-        for start in range(0, count, _BLOCK):  # small temporary arrays stay in the cache
+        # Comparing neighbouring bytes is fast, in blocks that stay in the cache.
+        for start in range(0, count, _BLOCK):
             end = min(start + _BLOCK, count)
-            matches = data[start + first : end + first] == value[0]
-            matches &= data[start + second : end + second] == second_value[0]
+            (offset, values), *others = fixed[:_FIRST]
+            matches = data[start + offset : end + offset] == values[0]
+            for offset, values in others:
+                matches &= data[start + offset : end + offset] == values[0]
             parts.append(matches.nonzero()[0] + start)
         position = np.concatenate(parts)
-        for offset, values in others:
-            is_allowed = np.zeros(256, bool)
-            is_allowed[list(values)] = True
-            position = position[is_allowed[data[position + offset]]]
+
+        # Few places are left.
+        for offset, values in fixed[_FIRST:]:
+            if not len(position):
+                break
+            found = data[position + offset]
+            if len(values) == 1:
+                position = position[found == values[0]]
+            else:
+                is_allowed = np.zeros(256, bool)
+                is_allowed[list(values)] = True
+                position = position[is_allowed[found]]
         return position
 
 

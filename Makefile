@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --constraint constraints.txt --editable
 # Fast tests of every package, for the time between two edits.
 QUICK := tests/test_architecture.py tests/core tests/scenes/test_geometry.py tests/data/test_batch.py tests/losses/test_set_loss.py \
-  tests/models/test_modes.py tests/models/test_crowd.py tests/recipes tests/evaluation/test_metrics.py tests/plotting/test_artists.py \
+  tests/scenes/test_track_history.py tests/deploy/test_stream.py tests/models/test_modes.py tests/models/test_crowd.py tests/recipes tests/evaluation/test_metrics.py tests/plotting/test_artists.py \
   tests/heads/test_box_loss.py tests/heads/test_shapes.py tests/training/test_optim.py tests/cli/test_overview.py tests/data_prep/test_progress.py
 
 .PHONY: install demo quick test lint docs clean

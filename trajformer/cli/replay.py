@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from trajformer.errors import TrajformerError
-from trajformer.scenes.scene import AgentKind, Scene
+from trajformer.scenes.scene import SHORT_LOSS_S, AgentKind, Scene
 from trajformer.scenes.vector_map import VectorMap
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Recording(NamedTuple):
         kind: uint8 [A], AgentKind.
         position: float64 [A, T, 2], metres.
         heading: float64 [A, T], radians.
-        velocity: float64 [A, T, 2], m/s.
+        velocity: float64 [A, T, 2], m/s, NaN if it is not known yet.
         valid: bool [A, T].
         period_s: seconds between two steps.
         num_observed: steps that are played.
@@ -94,8 +94,8 @@ def recordings_of_logs(raw: Path) -> Iterator[Recording]:
     for path in sorted(paths):
         log = load_log(path)
         num_steps = log.valid.shape[1]
-        # Differences to the step before, as the reader of these logs has them.
         velocity = difference_velocity(log.position, log.valid, num_steps, PERIOD_S)
+        velocity[~_follows(log.valid, PERIOD_S)] = np.nan
         yield Recording(
             name=path.parent.name,
             lanes=log.lanes,
@@ -108,3 +108,17 @@ def recordings_of_logs(raw: Path) -> Iterator[Recording]:
             period_s=PERIOD_S,
             num_observed=num_steps,
         )
+
+
+def _follows(valid: np.ndarray, period_s: float) -> np.ndarray:
+    """Whether a valid step follows another one within a second, bool [A, T].
+
+    Only then a tracker knows a velocity: at the first step of a track, a difference of positions
+    would need the next step.
+    """
+    steps = np.arange(valid.shape[1])
+    latest = np.maximum.accumulate(np.where(valid, steps, -1), 1)
+    previous = np.concatenate([np.full((len(valid), 1), -1), latest[:, :-1]], 1)
+    is_recent = (steps - previous) * period_s < SHORT_LOSS_S
+    follows: np.ndarray = valid & (previous >= 0) & is_recent
+    return follows

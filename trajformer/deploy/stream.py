@@ -32,7 +32,6 @@ from trajformer.deploy.map_window import MapWindow
 from trajformer.deploy.predicted import PredictedObjects
 from trajformer.errors import TrajformerError
 from trajformer.models.forecaster import Predictor
-from trajformer.models.se2former.model import MapEncoding, SE2Former
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.lane_files import Lanes, as_vector_map
 from trajformer.scenes.lanelet2 import Origin
@@ -72,7 +71,7 @@ class OnlineForecaster:
         self._history = TrackHistory(self._clock[0], self._clock[1])
         self._lanes = NO_MAP
         self._window: MapWindow | None = None
-        self._encoding: MapEncoding | None = None
+        self._encoding: Any = None  # of a model that keeps the map
         self._encoded = np.zeros(0, np.int64)  # indices of the pieces in the window
         self._warned = False
         self._lock = threading.Lock()  # of the history and the lanes
@@ -189,18 +188,18 @@ class OnlineForecaster:
         return window
 
     def _run(self, observation: Observation, pieces: np.ndarray) -> Forecast:
-        """The forecast; SE2Former's encoding of the map is kept while the pieces stay the same."""
-        model = self._model
-        if not isinstance(model, SE2Former):
-            forecast: Forecast = model(observation)
+        """The forecast; an encoding of the map is kept while the pieces stay the same."""
+        model: Any = self._model
+        forecast: Forecast
+        if not getattr(model, "keeps_map", False):
+            forecast = model(observation)
             return forecast
-        encoding = self._encoding
-        if encoding is None or not np.array_equal(pieces, self._encoded):
-            encoding = model.encode_map(observation)
-            self._encoding = encoding
+        if self._encoding is None or not np.array_equal(pieces, self._encoded):
+            self._encoding = model.encode_map(observation)
             self._encoded = pieces
-        agents = model.encode_agents(observation, encoding)
-        return model.forecast(observation, encoding, agents)
+        agents = model.encode_agents(observation, self._encoding)
+        forecast = model.forecast(observation, self._encoding, agents)
+        return forecast
 
     def _result(
         self, forecast: Forecast, observation: Observation, sample: Sample, steps: TrackSteps

@@ -39,6 +39,8 @@ class Forecaster(nn.Module):
         muon_exclude: endings of the names of matrices that read features or give results; Muon
             does not optimise them.
         needs_first_stage: `prepare` needs a trained first-stage model (`first_stage` of a recipe).
+        keeps_map: the encoding of the map can be used for several forecasts: `encode_map`,
+            `encode_agents` and `forecast` are the steps of the forward pass.
         trained_on: clock, horizon, unit, map and origin of the training scenes, from a checkpoint.
         batch_config: how scenes become its input, from its recipe or checkpoint.
     """
@@ -52,6 +54,7 @@ class Forecaster(nn.Module):
     waits_for_device: bool = False
     muon_exclude: tuple[str, ...] = ()
     needs_first_stage: bool = False
+    keeps_map: bool = False
     trained_on: DataSpec = DataSpec()
     batch_config: BatchConfig = BatchConfig()
 

@@ -225,6 +225,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
 
     losses = (SE2FormerLossConfig,)
     compiled_methods = ("propose",)
+    keeps_map = True
     muon_exclude = ("input.weight", "embed_path.weight", "output.weight")
 
     mean: Tensor  # [F, 2]

@@ -16,7 +16,13 @@ from typing import ClassVar
 import numpy as np
 
 from data_prep.readers.table.table_file import TableColumns
-from data_prep.readers.track_files import Recorded, TrackFiles, from_frames
+from data_prep.readers.track_files import (
+    Recorded,
+    TrackFiles,
+    columns_of,
+    from_frames,
+    with_velocity,
+)
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.lanelet2 import centerline
@@ -238,22 +244,11 @@ def _columns(names: list[str], kinds: list[str], rows: _Rows) -> TableColumns:
     track = np.array(rows.track, np.int64)
     time, x, y, heading, speed = np.array(rows.values, np.float64).T
     size = np.array([rows.sizes.get(number, (0.0, 0.0)) for number in range(len(names))])
-    number = {
-        "step": time,
-        "x": x,
-        "y": y,
-        "heading": np.arctan2(np.sin(heading), np.cos(heading)),
-        "vx": speed * np.cos(heading),
-        "vy": speed * np.sin(heading),
-        "length": size[track, 0],
-        "width": size[track, 1],
-    }
-    ids = sorted(set(names))
-    index = np.array([ids.index(name) for name in names], np.int64)
-    words = sorted(set(kinds))
-    kind = np.array([words.index(word) for word in kinds], np.int64)
-    code = {"track_id": index[track], "kind": kind[track]}
-    return TableColumns(number, {"track_id": ids, "kind": words}, code)
+    number = {"step": time, "x": x, "y": y, "heading": heading}
+    number |= {"length": size[track, 0], "width": size[track, 1]}
+    ids = [names[index] for index in rows.track]
+    words = [kinds[index] for index in rows.track]
+    return columns_of(with_velocity(number, speed), ids, words)
 
 
 # ---- lanelets ------------------------------------------------------------------------------------

@@ -8,11 +8,14 @@ from data_prep.readers.commonroad import CommonRoad
 from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.ind.reader import Ind
 from data_prep.readers.interaction.reader import Interaction
+from data_prep.readers.nuplan.reader import Nuplan
 from data_prep.readers.nuscenes_prediction import NuscenesPrediction
 from data_prep.readers.scenarionet.reader import ScenarioNet
 from data_prep.readers.sdd import Sdd
+from data_prep.readers.sumo import Sumo
 from data_prep.readers.table.reader import Table
 from data_prep.readers.trajnetpp import Trajnetpp
+from data_prep.readers.vci import Vci
 from data_prep.readers.waymo.reader import Waymo
 from trajformer.config import load_plugins
 
@@ -24,12 +27,15 @@ _READERS = (
     EthUcy,
     Ind,
     Interaction,
+    Nuplan,
     NuscenesPrediction,
     ScenarioNet,
     Sdd,
+    Sumo,
     Table,
-    Waymo,
     Trajnetpp,
+    Vci,
+    Waymo,
 )
 READERS: dict[str, type[Reader]] = {reader.name: reader for reader in _READERS}
 READERS |= load_plugins("trajformer.readers")

@@ -102,12 +102,12 @@ class TrackFiles(Config, limits=_LIMITS):
         return list_parts(self.recordings(raw, split), self._windows)
 
     def _windows(self, path: Path) -> list[str]:
-        return list(_load(self, *self.files(path)).cuts)
+        return list(load_windows(self, *self.files(path)).cuts)
 
     def read(self, item: Input, split: str, raw: Path) -> Scene:
         """Read one window, see `Reader.read`."""
         files = self.files(item.path)
-        scenes = _load(self, *files)
+        scenes = load_windows(self, *files)
         if item.part not in scenes.cuts:
             raise SceneError(f"{item.path}: there is no window {item.part!r}")
         if scenes.note:
@@ -126,7 +126,7 @@ class TrackFiles(Config, limits=_LIMITS):
 
 
 @cached_by_file(2)
-def _load(reader: TrackFiles, *files: Path) -> Scenes:
+def load_windows(reader: TrackFiles, *files: Path) -> Scenes:
     """The windows of a recording."""
     columns, is_resampled = reader.tracks(*files)
     options = reader.time_options._replace(resample=is_resampled)
@@ -136,7 +136,7 @@ def _load(reader: TrackFiles, *files: Path) -> Scenes:
 @cached_by_file(2)
 def _estimate(reader: TrackFiles, *files: Path) -> RowEstimates:
     """Estimates for all rows of a recording."""
-    return estimate_scenes(_load(reader, *files), reader.period_s)
+    return estimate_scenes(load_windows(reader, *files), reader.period_s)
 
 
 def from_frames(columns: TableColumns, frame_rate: float, period_s: float) -> Recorded:
@@ -183,6 +183,32 @@ def _frame_interval(columns: TableColumns) -> float:
         return 1.0
     intervals, counts = np.unique(steps, return_counts=True)
     return float(intervals[counts.argmax()])
+
+
+def with_velocity(number: dict[str, np.ndarray], speed: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns float64 [n] with the velocity of a speed float64 [n] along the column `heading`.
+
+    The heading becomes an angle in (-pi, pi].
+    """
+    heading = number["heading"]
+    with np.errstate(invalid="ignore"):
+        cosine = np.cos(heading)
+        sine = np.sin(heading)
+        velocity = {"vx": speed * cosine, "vy": speed * sine}
+        return {**number, **velocity, "heading": np.arctan2(sine, cosine)}
+
+
+def columns_of(
+    number: dict[str, np.ndarray], track: Sequence[str], kind: Sequence[str]
+) -> TableColumns:
+    """A table of columns float64 [n] with the id and the kind of each of n rows."""
+    word = {}
+    code = {}
+    for name, words in (("track_id", track), ("kind", kind)):
+        word[name] = sorted(set(words))
+        index = {text: place for place, text in enumerate(word[name])}
+        code[name] = np.array([index[text] for text in words], np.int64)
+    return TableColumns(number, word, code)
 
 
 def _with_numbers(columns: TableColumns, number: dict[str, np.ndarray]) -> TableColumns:

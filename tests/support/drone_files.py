@@ -1,4 +1,4 @@
-"""Small recordings in the layouts of inD, highD, SIND, TrajNet++ and CommonRoad."""
+"""Small recordings in the layouts of inD, highD, SIND, TrajNet++ and others."""
 
 import json
 from collections.abc import Iterable
@@ -124,6 +124,29 @@ def write_commonroad(path: Path) -> None:
     root = '<commonRoad commonRoadVersion="2020a" timeStepSize="0.1">'
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{root}\n{lanelets}\n{obstacles}\n</commonRoad>\n")
+
+
+def write_sumo(path: Path, period_s: float = 0.1) -> None:
+    """A car to the east at 5 m/s and a person to the north at 1 m/s."""
+    steps = []
+    for step in range(STEPS):
+        seconds = round(step * period_s, 2)
+        x = round(5 * seconds, 3)
+        car = f'<vehicle id="c" x="{x}" y="0" angle="90" type="DEFAULT_VEHTYPE" speed="5"/>'
+        person = f'<person id="p" x="3" y="{seconds}" angle="0" speed="1" edge="e"/>'
+        steps.append(f'<timestep time="{seconds:.2f}">{car}{person}</timestep>')
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("<fcd-export>\n" + "\n".join(steps) + "\n</fcd-export>\n")
+
+
+def write_vci(folder: Path, clip: str = "roundabout_01", frame_rate: float = 20.0) -> None:
+    """A pedestrian to +y at 1 m/s and a car to +x at 5 m/s."""
+    seconds = [frame / frame_rate for frame in range(2 * STEPS)]
+    walker = [(0, n, "ped", 3.0, t, 0.0, 1.0) for n, t in enumerate(seconds)]
+    car = [(0, n, "veh", 5 * t, 0.0, 0.0, 5.0) for n, t in enumerate(seconds)]
+    names = "id,frame,label,x_est,y_est,"
+    write_rows(folder / f"{clip}_traj_ped_filtered.csv", names + "vx_est,vy_est", walker)
+    write_rows(folder / f"{clip}_traj_veh_filtered.csv", names + "psi_est,vel_est", car)
 
 
 def _state(tag: str, step: int, y: float = 0.0, speed: float = 5.0) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from support import drone_files, fixtures, scenarios, sensor_logs, tables
+from support import drone_files, fixtures, nuplan_files, scenarios, sensor_logs, tables
 from support import interaction as interaction_files
 from support import waymo as waymo_records
 from support.recordings import crowd, write_recording
@@ -61,6 +61,24 @@ def commonroad(raw: Path) -> Reader:
     """One scenario."""
     drone_files.write_commonroad(raw / "val" / "ZAM_Test-1_1_T-1.xml")
     return READERS["commonroad"](**drone_files.SMALL)
+
+
+def nuplan(raw: Path) -> Reader:
+    """One log and its map."""
+    nuplan_files.folder(raw)
+    return READERS["nuplan"](**drone_files.SMALL)
+
+
+def sumo(raw: Path) -> Reader:
+    """One simulation."""
+    drone_files.write_sumo(raw / "val" / "fcd.xml")
+    return READERS["sumo"](**drone_files.SMALL)
+
+
+def vci(raw: Path) -> Reader:
+    """One clip."""
+    drone_files.write_vci(raw / "dut")
+    return READERS["vci"](frame_rate=20.0, **drone_files.SMALL)
 
 
 def trajnetpp(raw: Path) -> Reader:

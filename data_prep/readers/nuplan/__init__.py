@@ -1,0 +1,1 @@
+"""nuPlan: logs as SQLite databases, maps as GeoPackages."""

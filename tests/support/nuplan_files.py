@@ -115,7 +115,8 @@ def geometry(kind: int, points: Sequence[tuple[float, float]]) -> bytes:
     east = utm(np.array(latitude), np.array(longitude + step), ZONE, is_south=False) - base
     north = utm(np.array(latitude + step), np.array(longitude), ZONE, is_south=False) - base
     degrees = np.linalg.solve(np.stack([east, north], 1), np.array(points).T).T * step
-    pairs = (degrees + (longitude, latitude)).astype("<f8").tobytes()
+    corner = np.array([longitude, latitude])
+    pairs = (degrees + corner).astype("<f8").tobytes()
     head = b"GP\0\1" + struct.pack("<i", 4326)
     body = struct.pack("<BI", 1, kind)
     if kind == 3:

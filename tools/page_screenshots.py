@@ -46,7 +46,7 @@ def run(*words: object) -> None:
 
 
 def make_pages(folder: Path, scenes: int, seed: int) -> None:
-    """Write one.html (a model), two.html (two models) and joint.html (joint futures)."""
+    """Write one.html (a model), two.html (two), joint.html (joint futures) and attention.html."""
     store = folder / "simulated"
     run("synthesize", folder / "raw", "--scenes", scenes, "--seed", seed)
     run("preprocess", "argoverse2", folder / "raw", store, "--split", "val")
@@ -60,6 +60,7 @@ def make_pages(folder: Path, scenes: int, seed: int) -> None:
     second = folder / "constant_velocity.parquet"
     run("view", store, "--forecasts", first, second, "--out", folder / "two.html")
     run("view", store, "--forecasts", folder / "joint.parquet", "--out", folder / "joint.html")
+    run("view", store, "--checkpoint", WEIGHTS, "--out", folder / "attention.html")
     run("report", second, first, "--store", store, "--out", folder / "report.html")
 
 
@@ -92,6 +93,10 @@ def choose_joint(page: Any) -> None:
     page.select_option("#modes", "0")
 
 
+def show_attention(page: Any) -> None:
+    page.locator("#attention-box").scroll_into_view_if_needed()
+
+
 def show_ids(page: Any) -> None:
     page.click("#layer-ids")
 
@@ -117,6 +122,7 @@ STATES = (
     State("view_worst", "one", action=sort_by_error),
     State("view_compare", "two", ["n"]),
     State("view_close", "one", ["l", "+", "+", "+", *["ArrowRight"] * 15], action=show_ids),
+    State("view_attention", "attention", [","], action=show_attention),
     State("view_joint", "joint", ["ArrowRight"] * 20, action=choose_joint),
 )
 

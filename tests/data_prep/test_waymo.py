@@ -14,10 +14,10 @@ from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.reader import Input
 from data_prep.readers.thinning import thin_polylines
+from data_prep.readers.waymo.lane_details import lane_details
 from data_prep.readers.waymo.reader import Waymo
 from data_prep.readers.waymo.record import (
     Record,
-    lane_details,
     parse_record,
     read_record,
 )
@@ -160,6 +160,11 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a track that does not exist": (
         lambda data: data + wire.write_bytes(11, wire.write_number(1, 99)),
         "tracks_to_predict: track_index 99, there are 4 tracks",
+    ),
+    "no name": (lambda data: without(data, 5), "scenario_id: '', expected a name"),
+    "a binary name": (
+        lambda data: data + wire.write_bytes(5, bytes(300)),
+        r"scenario_id: '\\x00.*, expected a name",
     ),
     "no ego car": (lambda data: data + wire.write_number(6, 99), "sdc_track_index: 99"),
     "the present at the end": (lambda data: data + wire.write_number(10, 60), "91 steps"),

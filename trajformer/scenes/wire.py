@@ -88,6 +88,10 @@ def scan_fields(
         # Most tags have one byte, and most lengths one or two: a third of the time of `read_field`.
         if 8 <= tag < 0x80 and start + 2 < end:
             kind = tag & 7
+            if kind == FIXED64 and start + 9 <= end:
+                fields.append((tag >> 3, FIXED64, start + 1, start + 9))
+                start += 9
+                continue
             value = data[start + 1]
             first = start + 2
             if kind == BYTES and value >= 0x80 and data[first] < 0x80:

@@ -6,7 +6,7 @@ from data_prep.readers.thinning import thin_polylines
 from data_prep.readers.waymo.record import CROSSWALK, LANE, ROAD_EDGE, ROAD_LINE, Record
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
-from trajformer.scenes.vector_map import VectorMap
+from trajformer.scenes.vector_map import NO_MAP, VectorMap
 
 # Points are 0.5 m apart, which would take half of a store.
 TOLERANCE_M = 0.05
@@ -38,6 +38,8 @@ def vector_map(record: Record) -> VectorMap:
     kind[is_bike] = PolylineKind.LANE_BIKE
     count = np.diff(record.feature_offset)
     chosen = ((kind != _NONE) & (count >= 2)).nonzero()[0]
+    if not len(chosen):
+        return NO_MAP
 
     point, offset = _points(record, chosen)
     keep = thin_polylines(point, offset, TOLERANCE_M)

@@ -40,6 +40,7 @@ PERIOD_S = 0.1
 NUM_FUTURE = 80
 CLOCK_TOLERANCE = 0.2  # of a step between timestamps, relative to the period
 EGO_ID = "AV"
+MAX_ID_LENGTH = 100
 _KINDS = np.array(  # by type of a track
     [
         AgentKind.UNKNOWN,
@@ -150,7 +151,9 @@ class Waymo(Config, limits={"map_radius_m": (0, np.inf)}):
         try:
             first_step = int(start) if start else record.current + 1 - self.num_history
             window = _window(record, first_step, self.num_history)
-            scene_id = record.scenario_id or "unnamed"
+            scene_id = record.scenario_id
+            if not (scene_id.isprintable() and 0 < len(scene_id) <= MAX_ID_LENGTH):
+                raise SceneError(f"scenario_id: {scene_id[:40]!r}, expected a name")
             if start:
                 scene_id = f"{scene_id}-{start}"
             return self._scene(window, scene_id, split, path)

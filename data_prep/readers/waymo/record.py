@@ -7,10 +7,9 @@ states of traffic lights.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,7 +49,7 @@ _LIGHTS, _FEATURES, _CURRENT, _PREDICT = 7, 8, 10, 11
 LANE, ROAD_LINE, ROAD_EDGE, STOP_SIGN, CROSSWALK, SPEED_BUMP, DRIVEWAY = 3, 4, 5, 7, 8, 9, 10
 FEATURE_KINDS = (LANE, ROAD_LINE, ROAD_EDGE, STOP_SIGN, CROSSWALK, SPEED_BUMP, DRIVEWAY)
 _ENTRIES, _EXITS, _LEFT, _RIGHT = 9, 10, 11, 12  # of lanes
-_BOUNDARIES = bytes([13 << 3 | BYTES, 14 << 3 | BYTES])  # tags; `lane_details` reads them
+_BOUNDARIES = bytes([13 << 3 | BYTES, 14 << 3 | BYTES])  # tags
 # The field of the points of a feature; the tag is one byte, wire type 2.
 _POINTS = {LANE: 8, ROAD_LINE: 2, ROAD_EDGE: 2, STOP_SIGN: 2}  # others 1
 _POINT_TAGS = bytes([8 << 3 | 2, 2 << 3 | 2, 1 << 3 | 2])
@@ -107,11 +106,14 @@ def _light_dtype(lane_bytes: int) -> np.dtype:
     )
 
 
+_LIGHT_DTYPES = tuple(_light_dtype(count) for count in _LANE_BYTES)
+
+
 # ---- the record ----------------------------------------------------------------------------------
 
 
 class Lane(NamedTuple):
-    """A lane and its links to others; the rest of the message is in `lane_details`."""
+    """A lane and its links to others; the rest of the message: `lane_details.py`."""
 
     entries: list[int]
     exits: list[int]
@@ -511,37 +513,6 @@ def _neighbor_id(content: bytes, field: Field) -> int:
     return 0
 
 
-class LaneDetails(NamedTuple):
-    """Fields of a lane that a scene has no place for; indices are points of the lines."""
-
-    speed_limit_mph: float  # NaN without a limit
-    # id, and first and last point of the lane and of its neighbour
-    left_neighbors: list[tuple[int, int, int, int, int]]
-    right_neighbors: list[tuple[int, int, int, int, int]]
-    # first and last point of the lane, id of the road line or edge, and type of the road line
-    left_boundaries: list[tuple[int, int, int, int]]
-    right_boundaries: list[tuple[int, int, int, int]]
-
-
-def lane_details(record: Record, feature: int) -> LaneDetails:
-    """Speed limit, neighbours and boundaries of the lane with this index among the features."""
-    speed_limit = math.nan
-    parts: dict[int, list[tuple[int, ...]]] = {number: [] for number in (11, 12, 13, 14)}
-    for field in read_fields(record.content, *record.lanes[feature].span):
-        number = field[0]
-        if number == 1:
-            speed_limit = read_double(record.content, field)
-        elif number in parts:
-            size = 5 if number <= _RIGHT else 4
-            values = [0] * size
-            for part in read_fields(record.content, *read_span(field)):
-                if part[0] <= size:
-                    values[part[0] - 1] = read_number(part)
-            parts[number].append(tuple(values))
-    lists: Any = parts.values()
-    return LaneDetails(speed_limit, *lists)
-
-
 # ---- traffic lights ------------------------------------------------------------------------------
 
 
@@ -550,6 +521,12 @@ class _Lights:
 
     def __init__(self, content: bytes, fields: list[Field], path: Path) -> None:
         check_count(len(fields) + 1, MAX_STEPS + 1, "steps of traffic lights", path)
+        self.step = np.zeros(0, np.int64)
+        self.lane = np.zeros(0, np.int64)
+        self.state = np.zeros(0, np.uint8)
+        self.point = np.zeros((0, 3))
+        if not fields:
+            return
         runs = Runs(content, *_region(fields), _LIGHT_LAYOUTS)
         lights = _Repeated(runs, 1, _read_light, MAX_LIGHTS)
         counts = []
@@ -561,7 +538,7 @@ class _Lights:
 
         table = np.zeros((len(runs.position), 5))
         for layout, lane_bytes in enumerate(_LANE_BYTES):
-            values = runs.values(layout, _light_dtype(lane_bytes))
+            values = runs.values(layout, _LIGHT_DTYPES[layout])
             weight = 128 ** np.arange(lane_bytes)
             lane = (values["lane"] & 0x7F) @ weight
             columns = [lane, *(values[name] for name in ("state", "x", "y", "z"))]

@@ -58,6 +58,7 @@ class Recording:
     position: np.ndarray  # float64 [R, 2], metres or pixels
     # Between annotated frames: the most frequent (smallest) step between two rows of one agent.
     interval: int
+    kind: np.ndarray | None = None  # AgentKind uint8 [A], if the file has types
 
     def first_frames(self, steps: int) -> np.ndarray:
         """First frames int64 [n], ascending, of the windows with an agent in all `steps` frames.
@@ -293,9 +294,10 @@ def window_scene(
     """The scene of the window that begins at the frame number `first`.
 
     `clock` is the period in seconds, H and F; `name` scene id, source, split and city; `kind` the
-    type of all agents; `direction` the shortest displacement that has a direction; `unit` is the
-    unit of positions. Steps are `tempo` frames apart; positions between frames are interpolated,
-    and valid if both frames are. Raises SceneError: no agent has all H + F steps.
+    type of the agents of a recording without types; `direction` the shortest displacement that has
+    a direction; `unit` is the unit of positions. Steps are `tempo` frames apart; positions between
+    frames are interpolated, and valid if both frames are. Raises SceneError: no agent has all H + F
+    steps.
     """
     where = f"{recording.path}: {name[0]}"
     period_s, num_history, num_future = clock
@@ -308,6 +310,10 @@ def window_scene(
     position = fill(valid, cell, xy)
     if tempo != 1:
         position, valid = _between_frames(position, valid, tempo * np.arange(num_steps))
+
+    kinds = np.full(len(present), kind, np.uint8)
+    if recording.kind is not None:
+        kinds = recording.kind[present]
 
     # Agents that are first seen in the future are left out.
     is_observed = valid[:, :num_history].any(1)
@@ -327,7 +333,7 @@ def window_scene(
     origin = position[valid[:, last], last].mean(0)
     agents = Agents(
         agent_id=agent_id,
-        kind=np.full(len(valid), kind, np.uint8),
+        kind=kinds[is_observed],
         role=role,
         position=position - origin,
         heading=heading,

@@ -1,12 +1,13 @@
 """Reader of Stanford Drone: tracks in pixels of the images of a drone, 8 + 12 steps at 2.5 Hz.
 
-Two layouts are read, in one folder if both are present. A parquet file with the columns split,
+Three layouts are read, in one folder if several are present. A parquet file with the columns split,
 scene, agent, step (0 to 19), x and y holds the usual split into scenes that all have 20 steps. A
 text file `<split>/<scene>.txt` has rows `frame id x y`; its scenes are windows of 20 consecutive
-annotated frames (see `recordings`).
+annotated frames (see `recordings`). The raw annotations, `<split>/<scene>/<video>/annotations.txt`,
+have boxes at every frame and types of agents (see `sdd_annotations`).
 
 The size of a pixel differs between the locations, and the files do not state it. So positions stay
-in pixels, and the scene records this unit. The files name no types of agents either. As in the
+in pixels, and the scene records this unit. The first two layouts name no types of agents. As in the
 benchmark, all count as pedestrians; some are cyclists.
 """
 
@@ -31,6 +32,8 @@ from data_prep.readers.recordings import (
     window_scene,
 )
 from data_prep.readers.row_check import RowCheck
+from data_prep.readers.sdd_annotations import NAME as BOXES
+from data_prep.readers.sdd_annotations import read_annotations
 from trajformer.config import Config
 from trajformer.errors import SceneError
 from trajformer.scenes.parsed_file import cached_by_file
@@ -62,7 +65,8 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
     name: ClassVar[str] = "sdd"
     layout: ClassVar[str] = (
         "RAW/*.parquet with columns split, scene, agent, step, x, y, "
-        "or RAW/<split>/<scene>.txt with frame id x y"
+        "or RAW/<split>/<scene>.txt with frame id x y, "
+        f"or RAW/<split>/<scene>/<video>/{BOXES}"
     )
     published: ClassVar[dict[str, int]] = {"train": 6_097, "test": 1_951}
 
@@ -72,6 +76,7 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
         A parquet file that cannot be read counts as one with the published splits.
         """
         names = {path.parent.name for path in raw.glob("[!.]*/[!.]*.txt")}
+        names |= {path.parents[2].name for path in raw.glob(f"[!.]*/*/*/{BOXES}")}
         for path in raw.glob("[!.]*.parquet"):
             try:
                 names |= set(read_tracks(path).splits)
@@ -86,7 +91,14 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
         files = sorted(raw.glob("[!.]*.parquet"))
         scenes = list_parts(files, lambda path: self._scenes(read_tracks(path), split))
         texts = (raw / split).glob("[!.]*.txt")
-        return scenes + window_inputs(texts, (LAYOUT,), _STEPS, self.stride)
+        boxes = sorted((raw / split).glob(f"*/*/{BOXES}"))
+        windows = window_inputs(texts, (LAYOUT,), _STEPS, self.stride)
+        return scenes + windows + list_parts(boxes, self._windows)
+
+    def _windows(self, path: Path) -> list[int]:
+        """First frames of the windows of a file of boxes."""
+        frames = read_annotations(path).first_frames(_STEPS)
+        return frames[:: self.stride].tolist()
 
     def belongs(self, raw: Path, path: Path) -> bool:
         """Whether a file belongs to a scene: all recordings are inputs."""
@@ -111,6 +123,11 @@ class Sdd(Config, limits={"stride": (1, 10**9), "val_scenes": (0, 10**9)}):
             first = 0
             name = f"{split}-{item.part}"
             location = ""
+        elif item.path.name == BOXES:
+            recording = read_annotations(item.path)
+            first, _ = window_of(item, recording, _STEPS)
+            location = f"{item.path.parents[1].name}_{item.path.parent.name}"
+            name = f"{location}-{first}"
         else:
             recording = read_recording(item.path, LAYOUT)
             first, _ = window_of(item, recording, _STEPS)

@@ -83,7 +83,7 @@ def test_a_file_that_ends_its_process_is_one_unusable_input(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     packed, text = reader.inputs(tmp_path / "raw", "train")
-    assert reader.splits(tmp_path / "raw") == ["test", "train"]
+    assert reader.splits(tmp_path / "raw") == ["annotations", "test", "train"]
     assert (packed.part, text.part) == ("", "0")
     message = r"parquet: not a readable parquet file: it ends the process .*; download it again"
     with pytest.raises(SceneError, match=message):
@@ -104,3 +104,24 @@ def test_windows_of_a_text_file(tmp_path: Path, stride: int) -> None:
     assert scene.agent_id == ("5", "6")
     assert scene.agent_role.tolist() == [AgentRole.SCORED, AgentRole.CONTEXT]
     assert scene.valid.sum(1).tolist() == [20, 3]
+
+
+def test_raw_annotations_are_boxes_with_types(tmp_path: Path) -> None:
+    """Lost rows and frames between two steps have no position."""
+    path = tmp_path / "annotations" / "gates" / "video0" / "annotations.txt"
+    path.parent.mkdir(parents=True)
+    lines = []
+    for frame in range(0, 12 * 20, 4):
+        lines.append(f'3 {frame} 10 {frame + 20} 30 {frame} 0 0 0 "Biker"')
+        lines.append(f'4 0 0 20 40 {frame} {int(frame < 60)} 0 1 "Pedestrian"')
+    path.write_text("\n".join(lines))
+    reader = Sdd()
+    assert reader.splits(tmp_path) == ["annotations"]
+    [item] = reader.inputs(tmp_path, "annotations")
+    scene = reader.read(item, "annotations", tmp_path).validate()
+    assert (scene.unit, scene.city, scene.num_steps) == ("px", "gates_video0", 20)
+    assert scene.agent_id == ("3", "4")
+    assert scene.agent_kind.tolist() == [AgentKind.CYCLIST, AgentKind.PEDESTRIAN]
+    assert scene.valid.sum(1).tolist() == [20, 15]
+    np.testing.assert_allclose(scene.position[0, 0] + scene.origin, [10, 20])
+    np.testing.assert_allclose(np.diff(scene.position[0], axis=0), [[12, 0]] * 19, atol=1e-4)

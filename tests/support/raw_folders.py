@@ -112,7 +112,7 @@ def table(raw: Path) -> Reader:
 
 
 def sdd(raw: Path) -> Reader:
-    """The same tracks as a scene of the parquet file, and as a text file."""
+    """The same tracks as a scene of the parquet file, as a text file and as boxes."""
     rows = []
     for agent in range(2):
         for step in range(20):
@@ -130,6 +130,14 @@ def sdd(raw: Path) -> Reader:
     pq.write_table(pa.table(columns), raw / "sdd.parquet")
     lines = [f"{12 * step} {agent} {x} {y}\n" for agent, step, x, y in rows]
     (raw / "train" / "gates_0.txt").write_text("".join(lines))
+    boxes = []
+    for agent, step, x, y in rows:
+        box = (x - 10, y - 8, x + 10, y + 8)
+        words = (agent, *box, 12 * step, 0, 0, 0, '"Biker"')
+        boxes.append(" ".join(map(str, words)))
+    annotations = raw / "annotations" / "gates" / "video0" / "annotations.txt"
+    annotations.parent.mkdir(parents=True)
+    annotations.write_text("\n".join(boxes) + "\n")
     return READERS["sdd"]()
 
 

@@ -244,7 +244,7 @@ def _predictor(model: str | Path | nn.Module | Predictor) -> Predictor:
 
 def _clock(trained_on: DataSpec, clock: DataSpec | None) -> tuple[float, int, int]:
     """Period in seconds, H and F (TrajformerError: unknown, or other ones than in training)."""
-    values = []
+    values: list[float] = []
     for name in _CLOCK:
         known = getattr(trained_on, name)
         given = None if clock is None else getattr(clock, name)
@@ -255,9 +255,11 @@ def _clock(trained_on: DataSpec, clock: DataSpec | None) -> tuple[float, int, in
             )
         if known is not None and given is not None and known != given:
             raise TrajformerError(f"clock: {name} {given}, but the model was trained with {known}")
-        values.append(given if known is None else known)
+        value = given if known is None else known
+        assert value is not None  # one of both is known
+        values.append(value)
     period_s, num_history, num_future = values
-    return float(period_s), int(num_history), int(num_future)
+    return period_s, int(num_history), int(num_future)
 
 
 def _present(steps: TrackSteps, period_s: float) -> TrackSteps:

@@ -239,7 +239,7 @@ def _in_metres(positions: list[_Position], origin: Origin | None) -> np.ndarray:
         raise ValueError("node: some have metres (local_x or x), others only degrees")
     points = np.array([position[:2] for position in positions], np.float64).reshape(-1, 2)
     limit = (MAX_LATITUDE, 360.0) if True in is_degrees else (MAX_ORIGIN_M, MAX_ORIGIN_M)
-    is_usable = (np.abs(points) <= limit).all(1)  # NaN is not
+    is_usable = np.all(np.abs(points) <= np.array(limit), axis=1)  # NaN is not
     points[~is_usable] = np.nan
     if True in is_degrees and is_usable.any():
         return _project(points, is_usable, origin)

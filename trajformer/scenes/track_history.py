@@ -218,7 +218,7 @@ class TrackHistory:
             on_grid[step[is_used]] = values[is_used]
             valid[step[is_used]] = present[is_used]
 
-        kept = valid.any(0).nonzero()[0]
+        kept = np.flatnonzero(valid.any(0))
         on_grid = np.ascontiguousarray(on_grid[:, kept].transpose(1, 0, 2))  # [A, H, 5]
         valid = np.ascontiguousarray(valid[:, kept].T)
         on_grid[~valid] = 0.0

@@ -110,7 +110,7 @@ def _motion(steps: TrackSteps, period_s: float, facing: VectorMap) -> tuple[np.n
     velocity = np.where(steps.valid[..., None], steps.velocity, 0.0)
     no_heading = np.isnan(heading)
     no_velocity = np.isnan(velocity[..., 0])
-    agents = (no_heading | no_velocity).any(1).nonzero()[0]
+    agents = np.flatnonzero((no_heading | no_velocity).any(1))
     if not len(agents):
         return heading, velocity
     position = steps.position[agents]

@@ -304,6 +304,8 @@ def window_scene(
     num_steps = num_history + num_future
     span = _span(num_steps, tempo)
     agent, frame, xy = recording.window(first, span)
+    if not len(agent):
+        raise SceneError(f"{where}: no agent is present in its frames")
     present, row = np.unique(agent, return_inverse=True)
     agent_id = [recording.agent_id[index] for index in present.tolist()]
     cell, valid = cells(agent_id, row, frame, span, where)

@@ -50,6 +50,15 @@ def test_an_incomplete_primary_pedestrian_is_an_error(tmp_path: Path) -> None:
         READER.read(item, "train", tmp_path)
 
 
+def test_a_scene_without_rows_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "train" / "hotel.ndjson"
+    drone_files.write_trajnet(path)
+    path.write_text(path.read_text().replace('"s": 0, "e": 200', '"s": 9000, "e": 9200'))
+    [item, _] = READER.inputs(tmp_path, "train")
+    with pytest.raises(SceneError, match="no agent is present in its frames"):
+        READER.read(item, "train", tmp_path)
+
+
 def test_a_wrong_line_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "train" / "hotel.ndjson"
     drone_files.write_trajnet(path)

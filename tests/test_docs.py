@@ -99,6 +99,22 @@ def run_blocks(text: str) -> list[str]:
     return commands
 
 
+def test_the_example_of_another_program_runs(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("synthesize", "RAW", "--scenes", 10, "--seed", 1) == 0
+    page = (ROOT / "docs" / "forecasts.md").read_text(encoding="utf-8")
+    example = section(page, "Example: a program without trajformer")
+    capsys.readouterr()
+    assert run_blocks(example) == ["preprocess", "score", "report", "view"]
+    text = capsys.readouterr().out
+    assert "no usable forecast" not in text
+    assert "by manoeuvre" in text
+    assert all(name in Path("report.html").read_text() for name in ("minFDE6", "forecasts.csv"))
+    assert "forecasts.csv" in Path("view.html").read_text()
+
+
 def test_the_example_of_the_guide_runs(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,7 @@ def make_pages(folder: Path, scenes: int, seed: int) -> None:
 
 
 def make_real_pages(folder: Path, argoverse2: Path | None, eth_ucy: Path | None) -> None:
-    """Write argoverse2.html and crowd.html, of the data sets that are given."""
+    """Write argoverse2.html, attention.html and crowd.html, of the data sets that are given."""
     if argoverse2 is not None:
         store = folder / "argoverse2"
         run("preprocess", "argoverse2", argoverse2, store, "--split", "val")
@@ -73,6 +73,7 @@ def make_real_pages(folder: Path, argoverse2: Path | None, eth_ucy: Path | None)
         forecasts.parent.mkdir()
         run("predict", "--checkpoint", WEIGHTS, "--store", store, "--out", forecasts)
         run("view", store, "--forecasts", forecasts, "--out", folder / "argoverse2.html")
+        run("view", store, "--checkpoint", WEIGHTS, "--out", folder / "attention.html")
     if eth_ucy is not None:
         store = folder / "eth_ucy"
         run("preprocess", "eth_ucy", eth_ucy, store, "--split", CROWD_SPLIT)
@@ -118,6 +119,7 @@ def most_agents(page: Any) -> None:
 STATES = (
     State("view", "argoverse2", ["n"]),
     State("view_dark", "argoverse2", ["n", "n", *["ArrowRight"] * 25], theme="dark"),
+    State("view_attention", "attention", ["n", "n"]),
     State("view_crowd", "crowd", action=most_agents),
     State("view_worst", "one", action=sort_by_error),
     State("view_compare", "two", ["n"]),

@@ -26,7 +26,7 @@ SPEED_LIMITS_M_S = (0.5, 2.0, 5.0, 10.0, 15.0)
 FORECAST = "forecast"  # column with the name of a model or file
 UNKNOWN = "unknown"
 DIAGRAM = ("top_probability", "top_is_nearest")  # columns of the reliability diagram
-SMALLER_IS_BETTER = "negative differences and better: smaller errors; shares are those of scenes"
+SMALLER_IS_BETTER = "negative differences and better: smaller errors; shares of scenes"
 _DETAIL_COLUMNS = ("agents", "known", "predicted", "recorded")
 _DETAIL_TITLE = (
     "most probable mode and recording: means over agents with a value (known: their share)"

@@ -1,6 +1,6 @@
 """Further columns of the table of agents: map, dynamics, overlaps, calibration, crowds.
 
-They take longer than errors of positions and are computed on request. Paths are those of the most
+They take longer than errors of positions and are computed on request. Paths belong to the most
 probable mode, and `recorded_` columns have the same values of the recording. Values are NaN where
 there is no answer, such as off_road without drivable areas. Definitions are in the modules of
 `trajformer.evaluation.metrics`.
@@ -135,8 +135,8 @@ def _dynamics(paths: ScenePaths, rules: Rules) -> Values:
 def _overlap(paths: ScenePaths, rules: Rules) -> Values:
     """Overlaps of the boxes of scored agents.
 
-    Those of the most probable modes, which several agents choose without each other, and the share
-    of worlds: mode k of all agents. size_assumed is 1 for agents without a recorded size.
+    Overlaps of the most probable modes, which several agents choose without each other, and the
+    share of worlds: mode k of all agents. size_assumed is 1 for agents without a recorded size.
     """
     scene = paths.scene
     best = overlaps(scene, paths.rows, paths.of_best(paths.modes)[:, None])
@@ -152,7 +152,7 @@ def _overlap(paths: ScenePaths, rules: Rules) -> Values:
 
 
 def _calibration(paths: ScenePaths, rules: Rules) -> Values:
-    """Brier score, truths near a mode, and what a reliability diagram needs."""
+    """Brier score, truths near a mode, and the columns of a reliability diagram."""
     error = calibration.end_errors(paths.modes, paths.truth, paths.valid)
     nearest = calibration.nearest_mode(error)
     columns = {"brier_score": calibration.brier_score(paths.probability, nearest)}

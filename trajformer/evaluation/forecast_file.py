@@ -4,7 +4,7 @@ Positions are metres in the city frame (float64); scene and track ids are exactl
 files. Within a track, rows are sorted by falling probability, and the probabilities sum to 1.
 Tracks of one scene may be written in any order.
 
-The package av2, which scores the challenge, keeps one probability vector per scene, that of its
+The package av2, which scores the challenge, keeps one probability vector per scene, from its
 last track. A file is right for a submission if it has one track per scene, or if mode k of all
 tracks is one joint future (`trajformer predict --submission single` or `multi`, see `submission`).
 `write_forecasts` warns about other files.
@@ -195,7 +195,7 @@ class _SceneProbabilities:
         if self.different:
             count = f"{len(self.different)} of {len(self.first_of)} scenes"
             reason = f"the tracks of {count} have different probabilities"
-            effect = "av2 would use those of one track for all"
+            effect = "av2 would use the ones of one track for all"
             remedy = "for a submission, use `trajformer predict --submission single` or multi"
             warn(f"{path}: {reason}, and {effect}; {remedy}")
 

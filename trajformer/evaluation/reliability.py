@@ -1,8 +1,8 @@
 """Reliability diagrams of forecasts, with 95 % intervals of their shares and of the expected error.
 
 The expected calibration error (`metrics.calibration`) is a sum of absolute values, so noise
-enlarges it: that of a perfectly calibrated forecast of 650 agents is .04 and not 0, and that of
-bootstrap samples is larger again. Its interval is therefore the basic bootstrap interval (2 error -
+enlarges it: a perfectly calibrated forecast of 650 agents has .04 and not 0, and bootstrap
+samples have more. Its interval is therefore the basic bootstrap interval (2 error -
 percentile; Davison and Hinkley 1997, section 5.2). On 100 simulated forecasts of 650 agents with a
 true error of 0, .03, .1 and .2, it contained the true error 61, 91, 87 and 96 times, and the
 interval between percentiles 0, 24, 91 and 95 times. Few agents with a small error have too narrow

@@ -1,6 +1,6 @@
 """Score forecasts of any origin: match them with recorded scenes, and list what does not fit.
 
-A model has the same record. Positions are float64 here, so errors equal those of
+A model has the same record. Positions are float64 here, so errors equal the results of
 other scorers to the precision of the recorded positions.
 """
 

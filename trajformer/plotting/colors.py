@@ -90,7 +90,7 @@ def kind_color(kind: int) -> str:
 
 
 def kind_name(kind: int) -> str:
-    """The name of a type in the legend; types without a color of their own share one."""
+    """The name of a type in the legend; types without a color share one."""
     if AgentKind(kind) in style.KIND_COLORS:
         return AgentKind(kind).name.lower()
     return "other type"

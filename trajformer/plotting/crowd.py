@@ -51,8 +51,8 @@ def draw_crowd(
 ) -> Axes:
     """Draw all modes of all pedestrians as a thin line with a dot at its end.
 
-    Metres relative to the scene's `origin`; `colors` by index of the agent are those of
-    `agent_colors` unless given. Lines start in the last observed position. Probable
+    Metres relative to the scene's `origin`; `colors` by index of the agent; None: the
+    colors of `agent_colors`. Lines start in the last observed position. Probable
     modes are more opaque. The lines of a track have the gid "modes:<track id>", one path per mode
     in the order of the forecast; the dots have the gid "ends:<track id>".
     """

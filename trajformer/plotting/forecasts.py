@@ -1,6 +1,6 @@
 """Forecasts of the agents of a scene: one line per mode, opaque where probable, and probabilities.
 
-The text of a probability stands at the end of its line; `labels.py` writes it.
+The text of a probability is at the end of its line; `labels.py` writes it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,8 +2,8 @@
 
 Topics: `/map`, `/agents` and `/forecasts` (foxglove.SceneUpdate), `/poses` (foxglove.PosesInFrame)
 and `/tf` (foxglove.FrameTransform). Positions are metres relative to the `origin` of the scene in
-the frame "scene"; the transform places it in the frame "city". The names and meanings of fields are
-those of https://docs.foxglove.dev/docs/visualization/message-schemas.
+the frame "scene"; the transform places it in the frame "city". Names and meanings of fields:
+https://docs.foxglove.dev/docs/visualization/message-schemas.
 """
 
 import json
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 def write_mcap(path: Path, scenes: Iterable[tuple[Scene, Sequence[TrackForecast]]]) -> int:
-    """Write scenes one after the other, with a pause of a second, and return their number.
+    """Write scenes in this order, with a pause of a second, and return their number.
 
     The metadata "scenes" have the start of each scene in seconds. Raises as `atomically`.
     TrajformerError: a forecast does not fit its scene. ImportError: the package mcap is missing.

@@ -112,7 +112,7 @@ def _chevrons(lines: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
             continue
         count = max(round(length / ARROW_SPACING_M), 1)
         for distance in (np.arange(count) + 0.5) / count * length:
-            # the arrow lies on the line, half of it before and half behind the distance
+            # the arrow is on the line, half of it before and half behind the distance
             ends = distance + np.array([ARROW_SIZE_M / 2, -ARROW_SIZE_M / 2])
             tip, back = np.stack([np.interp(ends, arc, x), np.interp(ends, arc, y)], -1)
             along = tip - back
@@ -212,7 +212,7 @@ def shapes(kinds: Sequence[int], poses: np.ndarray, sizes: np.ndarray) -> list[n
 
 
 def agent_sizes(scene: Scene, agents: list[int]) -> np.ndarray:
-    """Length and width [n, 2] of agents in metres: the recorded size, else that of the kind."""
+    """Length and width [n, 2] of agents in metres: the recorded size, else the size of the kind."""
     kinds = scene.agent_kind[agents].tolist()
     usual = np.array([style.AGENT_SIZE_M[AgentKind(kind)] for kind in kinds]).reshape(-1, 2)
     usual = usual * style.SCALE[scene.unit]

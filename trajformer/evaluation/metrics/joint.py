@@ -51,8 +51,8 @@ def world_errors(forecast: Forecast, target: Tensor, valid: Tensor) -> Errors:
 def multi_world(forecast: Forecast, target: Tensor, valid: Tensor, k: int = 6) -> Metrics:
     """Argoverse 2's multi-world metrics, of one world: the one with the smallest mean FDE.
 
-    It is chosen among the k most probable worlds, among all worlds if K < k. The arguments are
-    those of `agent_errors`.
+    It is chosen among the k most probable worlds, among all worlds if K < k. Arguments as for
+    `agent_errors`.
 
     Returns:
         {name: float [B]}: avgMinFDE and avgMinADE in metres, means over actors; actorMR and

@@ -393,8 +393,8 @@ def _pairs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Pairs of points with the items of their groups, a limited number at a time.
 
-    Group g has the items item[offset[g]:offset[g + 1]]; `group` int64 [n] is that of each point.
-    Points in groups without items are left out.
+    Group g has the items item[offset[g]:offset[g + 1]]; `group` int64 [n] is the group of each
+    point. Points in groups without items are left out.
 
     Yields:
         part int64 [p], some points; the items int64 of all their pairs; and start int64 [p + 1]:

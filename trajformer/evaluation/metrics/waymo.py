@@ -1,7 +1,7 @@
 """Metrics of the Waymo motion and interaction prediction challenges, on arrays.
 
 The definitions follow the published metrics library (`motion_metrics.cc` of waymo-open-dataset). A
-group is what is predicted together: a single object, or an interacting pair. Letters: K modes, N
+group is predicted together: a single object, or an interacting pair. Letters: K modes, N
 objects of a group, P points (16 at 2 Hz), R measured points (3, 5 and 8 s), O other objects.
 
 - minADE and minFDE: the smallest mean error over the objects of a group, of K modes.

@@ -5,7 +5,7 @@ and 8 s, for the tracks to predict. The metrics are in `trajformer/evaluation/me
 Mode k of both agents is one joint future in the interaction challenge.
 
 A scene has one size for each agent, the one at the present, where the records have a size for each
-step: overlap rates may differ slightly from those of the evaluation server.
+step: overlap rates may differ slightly from the rates of the evaluation server.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ class ScenePrediction(NamedTuple):
 def scene_predictions(
     scenes: Iterable[Scene], tracks_of: Callable[[str], Sequence[TrackForecast]]
 ) -> Iterator[ScenePrediction]:
-    """The forecasts of each scene with scored agents; `tracks_of` has those of a scene id.
+    """The forecasts of each scene with scored agents; `tracks_of` has the forecasts of a scene id.
 
     Raises TrajformerError: a scene has another clock, or a forecast is missing or too short.
     """

@@ -1,6 +1,6 @@
 """Files of the Waymo challenges: `MotionChallengeSubmission` messages, written and read back.
 
-Field numbers are those of `motion_submission.proto`.
+Field numbers as in `motion_submission.proto`.
 """
 
 from collections.abc import Callable, Iterator

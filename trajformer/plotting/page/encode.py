@@ -52,7 +52,7 @@ def encode_scene(
 ) -> EncodedScene:
     """Encode a scene with the forecasts of several files, and a line of text to show above it.
 
-    The attention is that of the model of one of the forecasts.
+    The attention belongs to the model of one of the forecasts.
 
     Invalid steps, polylines with NaN or infinity, and agents that are never seen have no
     coordinates in the result. Raises TrajformerError: a forecast does not fit the scene
@@ -153,7 +153,7 @@ def _forecast_header(scene: Scene, forecasts: Sequence[AgentForecast]) -> dict[s
 
 
 def _forecast_streams(forecasts: Sequence[AgentForecast], name: str) -> dict[str, np.ndarray]:
-    """Modes of all agents one after the other: positions and probabilities."""
+    """Modes of all agents in this order: positions and probabilities."""
     streams: dict[str, list[np.ndarray]] = {"Probability": [], "X": [], "Y": []}
     for forecast in forecasts:
         streams["Probability"].append(quantize(forecast.probability, PROBABILITY_STEP))

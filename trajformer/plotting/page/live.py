@@ -67,7 +67,7 @@ class LivePage:
             of all scenes needs no time and memory by scene.
         encode: a scene with its forecasts; a TrajformerError is shown above the recording.
         files: forecasts that exist, by scene id. They have errors before a scene is opened.
-        names: of the forecasts of a scene: those of `files`, then those that `encode` adds.
+        names: of the forecasts of a scene: first of `files`, then of `encode`.
         title: heading of the page.
         """
         self.scenes = scenes

@@ -18,7 +18,7 @@ def escaped(text: object) -> Markup:
     """A text without any meaning in HTML.
 
     Characters that cannot be seen, such as control characters and marks of the direction of
-    writing, become escapes like those of Python.
+    writing, become escapes as in Python.
     """
     if isinstance(text, Markup):
         return text
@@ -41,7 +41,7 @@ def element(name: str, *content: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Several parts one after the other."""
+    """Several parts in this order."""
     return Markup("".join(escaped(part) for part in parts))
 
 

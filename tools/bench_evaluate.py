@@ -28,7 +28,7 @@ NAMES = ("minADE6", "minFDE6", "MR6", "brier_minFDE6", "minADE1", "minFDE1")
 def evaluate(source: Path, words: list[str]) -> str:
     """The output of `trajformer evaluate` of a source tree (RuntimeError: it failed)."""
     environment = os.environ | {"PYTHONPATH": str(source)}
-    command = [sys.executable, "-m", "trajformer", "evaluate", *words]
+    command = [sys.executable, "-m", "trajformer.cli", "evaluate", *words]
     # another folder: the current one comes before PYTHONPATH
     with tempfile.TemporaryDirectory() as folder:
         result = subprocess.run(

@@ -307,7 +307,7 @@ def test_plot_selects_the_split_of_the_forecasts(tmp_path: Path) -> None:
 
 
 def test_options_without_a_result_say_what_is_missing(
-    work: Path, tmp_path: Path, fails: Callable[..., str]
+    work: Path, tmp_path: Path, fails: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = work / "store"
     forecasts = tmp_path / "f.parquet"
@@ -316,6 +316,14 @@ def test_options_without_a_result_say_what_is_missing(
     reason = f"no forecast of a scene in split 'train' of {store}; leave out --split\n"
     assert fails(*plot).endswith(reason)
     assert fails(*plot, "--worst", 1).endswith(reason)
+    some = pd.read_parquet(forecasts)
+    first = some.scenario_id.iloc[0]
+    some.replace({"scenario_id": {first: "elsewhere"}}).to_parquet(forecasts)
+    capsys.readouterr()
+    view = ("view", store, "--forecasts", forecasts, "--out", tmp_path / "view.html")
+    assert run(*view) == 0
+    count = f"1 of {some.scenario_id.nunique()} forecast scenes are not in split 'val'"
+    assert f"trajformer view: warning: {forecasts}: {count}" in capsys.readouterr().err
 
     scene = replace(make_scene(3), agent_role=np.ones(3, np.uint8))
     info = ShardInfo(source="test", split="val")

@@ -92,6 +92,19 @@ def test_tables_state_how_many_agents_have_a_value(scoring: Scoring) -> None:
     assert scoring.metrics.keys().isdisjoint(set(scoring.detail_columns))
 
 
+def test_assumed_sizes_are_stated_and_not_compared(scoring: Scoring) -> None:
+    kinds = ["vehicle", "pedestrian"] * (len(scoring.per_agent) // 2 + 1)
+    agents = scoring.per_agent.assign(type=kinds[: len(scoring.per_agent)], size_assumed=1.0)
+    without_sizes = replace(scoring, per_agent=agents)
+    text = details([without_sizes]).title
+    assert text.endswith("; size_assumed: pedestrian 0.7 x 0.7 m, vehicle 4.5 x 1.9 m")
+    recorded = replace(scoring, per_agent=agents.assign(size_assumed=0.0))
+    assert "0.7" not in details([recorded]).title
+    compared = [row[0] for row in paired_details(without_sizes, without_sizes).rows]
+    assert "overlap" in compared
+    assert "size_assumed" not in compared
+
+
 def test_the_calibration_table_is_a_reliability_diagram(scoring: Scoring) -> None:
     *bins, total = as_plain(reliability_diagram([scoring]))
     agents = scoring.per_agent
@@ -112,12 +125,18 @@ def test_details_of_a_group_are_those_of_its_agents(scoring: Scoring) -> None:
     ]
     assert {row["type"] for row in by_type} == set(scoring.per_agent.type)
 
+    without_areas = replace(scoring, per_agent=scoring.per_agent.assign(off_road=np.nan))
+    assert "off_road" in [row["metric"] for row in as_plain(details([without_areas]))]
+    of_groups = as_plain(details_by_group([without_areas], "type"))
+    assert {row["metric"] for row in by_type} - {row["metric"] for row in of_groups} == {"off_road"}
+
 
 def test_details_are_compared_without_a_judgement_of_their_sign(scoring: Scoring) -> None:
     moved = scoring.per_agent.assign(near_2m=scoring.per_agent.near_2m - 0.25)
     baseline = replace(scoring, per_agent=moved, label="baseline")
     rows = {row["metric"]: row for row in as_plain(paired_details(scoring, baseline))}
-    assert set(rows) == {row["metric"] for row in as_plain(details([scoring]))}
+    of_forecasts = {row["metric"] for row in as_plain(details([scoring]))} - {"size_assumed"}
+    assert set(rows) == of_forecasts
     assert rows["near_2m"]["difference"]["mean"] == pytest.approx(0.25)
     assert (rows["near_2m"]["smaller"], rows["near_2m"]["larger"]) == (0.0, 1.0)
     assert rows["overlap"]["difference"]["mean"] == 0.0

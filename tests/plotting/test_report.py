@@ -15,7 +15,7 @@ from support.cli import run
 from support.pictures import fans
 from support.scenes import make_scene
 
-from trajformer.cli.report import usual_horizons
+from trajformer.cli.report import usual_groups, usual_horizons
 from trajformer.evaluation import breakdown
 from trajformer.evaluation.bootstrap import Estimate
 from trajformer.evaluation.forecast_file import read_modes, write_forecasts
@@ -24,7 +24,7 @@ from trajformer.evaluation.score import score
 from trajformer.evaluation.scoring import Rules, Scoring
 from trajformer.evaluation.tables import Cell, Table, cell_text
 from trajformer.plotting.report.pictures import scene_picture
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import METRES, PIXELS, Scene
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.spec import DataSpec
 from trajformer.scenes.store import SceneStore
@@ -241,6 +241,12 @@ def test_horizons_are_round_and_few() -> None:
     assert horizons(0.5, 12) == (1.0, 2.0, 3.0, 4.0, 5.0)
     assert horizons(0.4, 12) == (0.8, 1.6, 2.4, 3.2, 4.0)
     assert horizons(0.1, 1) == ()
+
+
+def test_groups_depend_on_the_unit_and_the_number_of_cities() -> None:
+    assert usual_groups(METRES, 20) == ["type", "manoeuvre", "speed", "city"]
+    assert usual_groups(METRES, 21) == ["type", "manoeuvre", "speed"]
+    assert usual_groups(PIXELS, 2) == ["type", "city"]
 
 
 def test_a_picture_has_a_path_for_each_mode_and_recorded_future() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from tqdm import tqdm
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.proposals import proposal
-from trajformer.errors import TrajformerError
+from trajformer.errors import TrajformerError, TrajformerWarning
 from trajformer.scenes.spec import DataSpec, check_scenes, same_split
 from trajformer.scenes.store import SceneStore, store_splits
 
@@ -254,6 +255,7 @@ def _check_forecasts(
 ) -> None:
     """Raise a TrajformerError if the forecasts `modes` of a file are not of these scenes.
 
+    Warns if only some are.
     `expected` are the properties of the scenes that were forecast. With `is_chosen`, the user named
     the scenes, and they need no forecast.
     """
@@ -272,6 +274,12 @@ def _check_forecasts(
     if modes and not is_chosen and not known_ids:
         reason = f"no forecast of a scene in split '{scenes.split}' of {store}"
         raise TrajformerError(f"{path}: {reason}; leave out --split")
+    unknown_ids = [scene_id for scene_id in modes if scene_id not in known_ids]
+    if unknown_ids and not is_chosen:
+        counts = f"{len(unknown_ids):,} of {len(modes):,} forecast scenes"
+        where = f"are not in split '{scenes.split}' of {store}"
+        message = f"{path}: {counts} {where} (first: {unknown_ids[0]})"
+        warnings.warn(message, TrajformerWarning, stacklevel=2)
 
 
 def split_of(store: Path, scene_ids: list[str], preferred: str | None = None) -> str:

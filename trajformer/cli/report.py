@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trajformer.scenes.spec import DataSpec
 
 MAX_FILES = 4  # as many colors
+MAX_CITIES = 20  # in the groups by default
 EXAMPLES = 4  # pictures of each group of scenes
 MIN_HORIZONS, MAX_HORIZONS = 4, 8  # points of a chart
 SPACINGS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -189,14 +190,17 @@ def usual_horizons(spec: DataSpec) -> tuple[float, ...]:
     return tuple(round(step * period_s, 6) for step in range(steps, num_future, steps))
 
 
-def _keys(args: Namespace, spec: DataSpec) -> list[GroupKey]:
-    """The groups of --by, or the usual ones that the unit of the scenes allows."""
-    if args.by is not None:
-        return groups_by(args)
+def usual_groups(unit: str | None, num_cities: int) -> list[GroupKey]:
+    """The groups without --by: the limits of some are in metres, and a page has few cities.
+
+    Text files of nuScenes have a frame for each recording, which is the city of its scenes.
+    """
     keys: list[GroupKey] = ["type", "manoeuvre", "speed", "city"]
     assert set(keys) <= set(GROUP_KEYS)
-    if spec.unit != METRES:
+    if unit != METRES:
         keys = ["type", "city"]
+    if num_cities > MAX_CITIES:
+        keys.remove("city")
     return keys
 
 
@@ -224,7 +228,10 @@ def _record(args: Namespace, scenes: _Indexed, scorings: Sequence[Scoring]) -> R
     }
     for number, path in enumerate(args.forecasts):
         facts[f"File {number + 1}"] = str(path)
-    return Record(scorings, _keys(args, spec), facts)
+    keys = groups_by(args)
+    if args.by is None:
+        keys = usual_groups(spec.unit, scorings[0].per_agent["city"].nunique())
+    return Record(scorings, keys, facts)
 
 
 def _gallery(

@@ -12,9 +12,10 @@ import numpy as np
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.bootstrap import Estimate, SceneSums
 from trajformer.evaluation.columns import SCENE, TRACK, horizon_name
+from trajformer.evaluation.metrics.boxes import ASSUMED_SIZE_M
 from trajformer.evaluation.scoring import RECORDED, Scoring
 from trajformer.evaluation.tables import Cell, Table
-from trajformer.scenes.scene import METRES
+from trajformer.scenes.scene import METRES, AgentKind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +26,9 @@ IN_METRES = ("manoeuvre", "speed")  # groups with limits in metres
 SPEED_LIMITS_M_S = (0.5, 2.0, 5.0, 10.0, 15.0)
 FORECAST = "forecast"  # column with the name of a model or file
 UNKNOWN = "unknown"
+SIZE_ASSUMED = "size_assumed"  # column: 1 for agents without a recorded size
 DIAGRAM = ("top_probability", "top_is_nearest")  # columns of the reliability diagram
-SMALLER_IS_BETTER = "negative differences and better: smaller errors; shares of scenes"
+SMALLER_IS_BETTER = "negative differences: smaller errors; better, worse: shares of scenes"
 _DETAIL_COLUMNS = ("agents", "known", "predicted", "recorded")
 _DETAIL_TITLE = (
     "most probable mode and recording: means over agents with a value (known: their share)"
@@ -129,15 +131,33 @@ def details(scorings: Sequence[Scoring]) -> Table:
         for one, of_file in zip(scorings, of_files, strict=True):
             rows.append((name, one.label, *of_file[name]))
     columns = ("metric", FORECAST, *_DETAIL_COLUMNS)
-    return Table("details", _DETAIL_TITLE, columns, tuple(rows))
+    title = "; ".join([_DETAIL_TITLE, *assumed_sizes(scorings[0])])
+    return Table("details", title, columns, tuple(rows))
+
+
+def assumed_sizes(scoring: Scoring) -> list[str]:
+    """A text with the sizes that agents without a recorded size get; none without such agents."""
+    if SIZE_ASSUMED not in scoring.per_agent:
+        return []
+    has_no_size = scoring.per_agent[SIZE_ASSUMED] > 0
+    sizes = []
+    for kind in sorted(set(scoring.per_agent["type"][has_no_size])):
+        length, width = ASSUMED_SIZE_M[AgentKind[kind.upper()]]
+        sizes.append(f"{kind} {length:g} x {width:g} m")
+    if not sizes:
+        return []
+    return [f"size_assumed: {', '.join(sizes)}"]
 
 
 def details_by_group(scorings: Sequence[Scoring], key: GroupKey) -> Table:
-    """The table `details` for the agents of each group.
+    """The table `details` for the agents of each group, without columns that no agent has.
 
     Raises TrajformerError: the groups need metres, and scenes have another unit.
     """
-    names = detail_names(scorings[0])
+    names = []
+    for name in detail_names(scorings[0]):
+        if any(one.per_agent[name].notna().any() for one in scorings):
+            names.append(name)
     labels = [_labels(one, key) for one in scorings]
     rows: list[tuple[Cell, ...]] = []
     for group in _groups(labels, key):
@@ -319,9 +339,11 @@ def _world_differences(first: Scoring, baseline: Scoring) -> list[PairedRow]:
 
 
 def common_details(first: Scoring, baseline: Scoring) -> list[str]:
-    """The further columns that both scorings have."""
+    """The further columns of forecasts that both scorings have."""
     of_baseline = detail_names(baseline)
-    return [name for name in detail_names(first) if name in of_baseline]
+    names = [name for name in detail_names(first) if name in of_baseline]
+    # a property of the recordings
+    return [name for name in names if name != SIZE_ASSUMED]
 
 
 def common_metrics(scorings: Sequence[Scoring]) -> list[str]:

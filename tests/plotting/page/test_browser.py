@@ -51,6 +51,19 @@ def test_it_opens_with_all_scenes_and_the_focal_agent(view: View, file: Path) ->
     assert view.page.locator("#legend .entry").count() > 5
 
 
+def test_a_telephone_has_one_column(view: View, file: Path) -> None:
+    width, height = 400, 800
+    view.page.set_viewport_size({"width": width, "height": height})
+    view.open(file)
+    assert view.page.evaluate("document.documentElement.scrollWidth") == width
+    boxes = [view.page.locator(name).bounding_box() for name in ("main", "#right", "#left")]
+    assert all(box["width"] == width for box in boxes)
+    tops = [box["y"] for box in boxes]
+    assert tops == sorted(tops)
+    assert boxes[0]["height"] > height / 2
+    assert not view.page.locator("#legend").is_visible()
+
+
 def test_playing_moves_agents_until_paused(view: View, file: Path) -> None:
     view.open(file)
     present = view.pixels()

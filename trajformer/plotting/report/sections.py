@@ -246,6 +246,7 @@ def details(record: Record) -> Markup | None:
         return None
     columns = ("metric", FORECAST, "known", "predicted", "recorded")
     title = "means over agents with a value (known: their share)"
+    title = "; ".join([title, *breakdown.assumed_sizes(record.scorings[0])])
     table = Table("details", title, columns, tuple(rows))
     text = (
         "Paths of the most probable mode, and of the recording. off_road: more than 0.3 m outside "

@@ -406,7 +406,8 @@ async function start() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   settings = await decodeIndex();
   document.documentElement.classList.toggle("single", Boolean(settings.single));
-  byId("legend-box").open = !settings.single; // a frame of a notebook is small
+  // a frame of a notebook and a telephone are small
+  byId("legend-box").open = !settings.single && !matchMedia("(max-width: 640px)").matches;
   byId("title").textContent = settings.title;
   document.title = `${shortened(settings.title, 60)} – trajformer`;
   stage = new Stage(byId("canvas"), settings);

@@ -39,7 +39,7 @@ def run_on_ray(
     are counted when their shard is finished. Raises TrajformerError: ray is not installed, there is
     no cluster at the address, or as `WorkerPool.run`.
     """
-    with _connect(workers, address) as ray:
+    with connect(workers, address) as ray:
         make_shard = ray.remote(num_cpus=1, max_retries=0)(_make_shard)
         waiting = deque(tasks)
         running: dict[Any, ShardTask] = {}
@@ -100,7 +100,7 @@ def _make_shard(task: ShardTask) -> ShardResult | TrajformerError:
 
 
 @contextmanager
-def _connect(workers: int, address: str | None) -> Iterator[Any]:
+def connect(workers: int, address: str | None) -> Iterator[Any]:
     """The connected `ray` module; an existing connection is used and kept."""
     try:
         import ray

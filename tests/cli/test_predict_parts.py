@@ -1,12 +1,15 @@
 """`predict --workers`: the same forecasts for any number of processes, and after interruptions."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import error_line, run
 from support.scenes import make_scene
 
-from trajformer.cli import parts
+from trajformer.cli import predict as command
+from trajformer.cli.parts import Job, Part
 from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
@@ -38,24 +41,26 @@ def test_forecasts_are_the_same_for_any_number_of_processes(store: Path, tmp_pat
         out = tmp_path / f"{workers}.parquet"
         assert run(*predict(store, out, "--workers", workers)) == 0
         assert out.read_bytes() == plain.read_bytes()
-        assert not parts.parts_folder(out).exists()
+        assert not command.parts_folder(out).exists()
 
 
 def test_an_interrupted_run_keeps_its_parts(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.parquet"
-    whole = parts.make_parts
+    whole = command.run_parts
 
-    def stopped(args: object, missing: list[parts.Part], num_scenes: int) -> None:
-        whole(args, missing[:2], num_scenes)  # type: ignore[arg-type]
+    def stopped(
+        args: Any, source: Any, missing: list[Part], job: Job, done: int
+    ) -> Iterator[tuple[Part, Any]]:
+        yield from whole(args, source, missing[:2], job, done)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "make_parts", stopped)
+        patch.setattr(command, "run_parts", stopped)
         assert run(*predict(store, out, "--workers", 1)) != 0
     assert not out.exists()
-    folder = parts.parts_folder(out)
+    folder = command.parts_folder(out)
     made = {path: path.stat().st_mtime_ns for path in folder.glob("*.parquet")}
     assert len(made) == 2
 
@@ -64,12 +69,14 @@ def test_an_interrupted_run_keeps_its_parts(
 
     seen: list[int] = []
 
-    def counted(args: object, missing: list[parts.Part], num_scenes: int) -> None:
+    def counted(
+        args: Any, source: Any, missing: list[Part], job: Job, done: int
+    ) -> Iterator[tuple[Part, Any]]:
         seen.append(len(missing))
         assert {path: path.stat().st_mtime_ns for path in made} == made
-        whole(args, missing, num_scenes)  # type: ignore[arg-type]
+        yield from whole(args, source, missing, job, done)
 
-    monkeypatch.setattr(parts, "make_parts", counted)
+    monkeypatch.setattr(command, "run_parts", counted)
     assert run(*predict(store, out, "--workers", 2)) == 0
     assert seen == [1]
     plain = tmp_path / "plain.parquet"

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import add_forecasters, load_forecaster, sources
 from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parts import Slice, add_parts, has_parts, plan, run_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
 from trajformer.errors import TrajformerError
+
+if TYPE_CHECKING:
+    from trajformer.evaluation.scoring import Rules, Scoring
+    from trajformer.evaluation.tally import TallyContents
+    from trajformer.models.forecaster import Predictor
+    from trajformer.scenes.store import SceneStore
 
 
 def parser() -> Parser:
@@ -27,6 +37,7 @@ def parser() -> Parser:
         "scores files."
     )
     add_forecasters(made)
+    add_parts(made)
     add_results(made)
     return made
 
@@ -38,16 +49,45 @@ def run(args: Namespace) -> None:
     check_outputs(args, json="json", csv="csv", markdown="md")
     groups_by(args)  # an unknown group is an error before the work
     rules = rules_of(args)
+    by_parts = has_parts(args)
     names = [str(source) for source in sources(args)]
     if len(set(names)) < len(names):
         raise TrajformerError(f"--checkpoint {' '.join(names)}: give different ones")
     # all are loaded before the first one is scored, so that an error costs no time
     loaded = [load_forecaster(args, source, "evaluate") for source in sources(args)]
     scorings = []
-    for name, (scenes, predictor) in zip(names, loaded, strict=True):
-        one = evaluate(predictor, scenes, rules=rules, batch_size=args.batch_size, progress=bars())
-        scorings.append(replace(one, label=name, agents=args.agents))
+    for source, (scenes, predictor) in zip(sources(args), loaded, strict=True):
+        if by_parts:
+            assert source is not None  # an error of `load_forecaster`
+            one = _evaluate_parts(args, source, scenes, predictor, rules)
+        else:
+            size = args.batch_size
+            one = evaluate(predictor, scenes, rules=rules, batch_size=size, progress=bars())
+        scorings.append(replace(one, label=str(source), agents=args.agents))
     baseline = None
     if args.against is not None:
         baseline = read_file(args, scenes, args.against, bars())
     report(args, scenes, scorings, baseline)
+
+
+def _evaluate_parts(
+    args: Namespace, source: Path | str, scenes: SceneStore, predictor: Predictor, rules: Rules
+) -> Scoring:
+    """The record of a model, from the tallies of the parts of the split, joined in their order."""
+    from trajformer.evaluation.evaluate import scoring_of
+    from trajformer.evaluation.tally import Tally
+
+    parts = plan(len(scenes), args.batch_size)
+    job = partial(tally_part, rules=rules, batch_size=args.batch_size)
+    contents = dict(run_parts(args, source, parts, job))
+    tally = Tally(rules)
+    for part in parts:
+        tally.join(contents.pop(part))
+    return scoring_of(tally, predictor, scenes)
+
+
+def tally_part(predictor: Predictor, scenes: Slice, rules: Rules, batch_size: int) -> TallyContents:
+    """The tally of a part."""
+    from trajformer.evaluation.evaluate import score_scenes
+
+    return score_scenes(predictor, scenes, rules, batch_size=batch_size).contents()

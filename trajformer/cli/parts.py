@@ -1,183 +1,237 @@
-"""Forecasts of a split by several processes, in parts that an interrupted run keeps.
+"""Forecasts of a split in parts: by several processes, or by actors of a Ray cluster.
 
-Parts have the same scenes and batches for any number of processes, so the result is the same. A
-part is written next to the output, atomically; the same command continues with the parts that are
-missing. Each process has one thread unless --threads is given.
+Parts have the same scenes and batches for any number of processes, so that the result is the same.
+Each process has one thread unless --threads is given.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
 import signal
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 from tqdm import tqdm
 
 from trajformer.cli.files import bars
-from trajformer.cli.forecasters import load_forecaster, sources
-from trajformer.errors import HANGUP, TrajformerError, TrajformerWarning
-from trajformer.scenes.files import write_atomically
-from trajformer.scenes.manifest import shard_sizes
+from trajformer.cli.forecasters import load_forecaster
+from trajformer.cli.parsing import Parser, Workers
+from trajformer.errors import HANGUP, TrajformerError, TrajformerWarning, one_line
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import warn
 
 if TYPE_CHECKING:
-    from trajformer.evaluation.forecast_file import TrackForecast
     from trajformer.models.forecaster import Predictor
     from trajformer.scenes.store import SceneStore
 
 MIN_SCENES = 256  # of a part, but the last one
-_INPUTS = "inputs.json"
+MAX_LOSSES = 4  # of an actor of Ray, which starts again
+POLL_S = 1.0
+REPEAT = "the same command continues, perhaps with fewer --workers"
 
 
 @dataclass(frozen=True)
 class Part:
-    """Scenes `start` to `stop` of a split, and the file of their forecasts."""
+    """Scenes `start` to `stop` of a split."""
 
     start: int
     stop: int
-    batch_size: int
-    path: Path
 
 
-class _Slice:
-    """Some neighboring scenes of a split, as `Scenes` for `track_forecasts`."""
+class Slice:
+    """Neighboring scenes of a split, as `evaluation.evaluate.Scenes`."""
 
-    def __init__(self, scenes: SceneStore, start: int, stop: int) -> None:
+    def __init__(self, scenes: SceneStore, part: Part) -> None:
         self.scenes = scenes
-        self.start = start
-        self.stop = stop
+        self.part = part
         self.split = scenes.split
         self.root = scenes.root
 
     def __len__(self) -> int:
-        return self.stop - self.start
+        return self.part.stop - self.part.start
 
     def __getitem__(self, index: int) -> Scene:
-        return self.scenes[self.start + index]
+        return self.scenes[self.part.start + index]
 
 
-def parts_folder(out: Path) -> Path:
-    """The folder with the parts of an output."""
-    return out.with_name(f".{out.name}.parts")
+# Makes the result of a part. It is a function of a module, which other processes can import.
+Job = Callable[["Predictor", Slice], Any]
+# The result, and warnings about the scenes of the part.
+Result = tuple[Any, list[str]]
 
 
-def forecasts_of_parts(args: Namespace, scenes: SceneStore) -> Iterator[TrackForecast]:
-    """Forecast the parts that are missing with `args.workers` processes; then yield all forecasts.
+def add_parts(parser: Parser) -> None:
+    """Add the options for several processes and machines."""
+    parser.add_argument(
+        "--workers",
+        type=Workers,
+        help="number of processes, with one thread each unless --threads is given; the result "
+        "is the same for any number",
+    )
+    parser.add_argument(
+        "--cluster",
+        choices=("local", "ray"),
+        default="local",
+        help="local processes, or a Ray cluster on which all paths are shared folders: one actor "
+        "for each GPU, or for each CPU if there is no GPU, at most --workers",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="HOST:PORT of the head of the cluster, or auto (default: start Ray on this machine)",
+    )
 
-    Raises TrajformerError: the parts next to `args.out` are of other inputs, a process ended, or an
-    error of `track_forecasts`.
-    """
-    from trajformer.evaluation.forecast_file import read_forecasts
 
-    folder = parts_folder(args.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    _check_inputs(args, folder)
-    parts = _plan(folder, len(scenes), args.batch_size)
-    missing = [part for part in parts if not part.path.is_file()]
-    make_parts(args, missing, len(scenes))
-    for part in parts:
-        for tracks in read_forecasts(part.path).values():
-            yield from tracks
+def has_parts(args: Namespace) -> bool:
+    """Whether the options of `add_parts` ask for parts (TrajformerError: they do not fit)."""
+    if args.ray_address is not None and args.cluster != "ray":
+        raise TrajformerError("--ray-address: is for --cluster ray")
+    return args.workers is not None or args.cluster == "ray"
 
 
-def _plan(folder: Path, scenes: int, batch_size: int) -> list[Part]:
+def plan(num_scenes: int, batch_size: int) -> list[Part]:
     """Parts of whole batches, so that no batch depends on the parts."""
     size = -(-MIN_SCENES // batch_size) * batch_size
-    parts = []
-    for start in range(0, scenes, size):
-        stop = min(start + size, scenes)
-        parts.append(Part(start, stop, batch_size, folder / f"{start:09d}.parquet"))
-    return parts
+    return [Part(start, min(start + size, num_scenes)) for start in range(0, num_scenes, size)]
 
 
-def _check_inputs(args: Namespace, folder: Path) -> None:
-    """Write the inputs of a run to a file (TrajformerError: the parts are of other inputs)."""
-    [source] = sources(args)
-    model = str(source)
-    if isinstance(source, Path) and source.is_file():
-        model = hashlib.sha256(source.read_bytes()).hexdigest()
-    names = ("split", "agents", "joint", "batch_size", "threads", "accelerator")
-    inputs = {name: args[name] for name in names}
-    inputs["model"] = model
-    shards = json.dumps(shard_sizes(args.store / args.split), sort_keys=True)
-    inputs["shards"] = hashlib.sha256(shards.encode()).hexdigest()
-    text = json.dumps(inputs, sort_keys=True) + "\n"
-    path = folder / _INPUTS
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        reason = "has forecasts of an interrupted run with another model, store or option"
-        raise TrajformerError(f"{folder}: {reason}; remove this folder, or repeat that command")
-    write_atomically(path, text)
+def run_parts(
+    args: Namespace, source: Path | str, parts: list[Part], job: Job, done: int = 0
+) -> Iterator[tuple[Part, Any]]:
+    """Yield parts with their results, in any order; at the end, repeat the warnings of one part.
 
-
-def make_parts(args: Namespace, parts: list[Part], num_scenes: int) -> None:
-    """Write the files of parts, and repeat the warnings of the first part that has some."""
+    `source` is a model of `forecasters.sources`, and `done` the number of scenes of parts that
+    exist. Raises TrajformerError: a process ended, there is no Ray cluster, or an error of `job`.
+    """
     if not parts:
         return
-    done = num_scenes - sum(part.stop - part.start for part in parts)
-    bar = tqdm(total=num_scenes, initial=done, unit="scene", desc=args.split, disable=not bars())
-    workers = min(args.workers, len(parts))
-    # Forking a process that has threads may deadlock.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (args,))
-    messages: list[str] = []
-    try:
-        with bar:
-            running: dict[Future[list[str]], Part] = {}
-            for part in parts:
-                running[pool.submit(_make_part, part)] = part
-            for future in as_completed(running):
-                messages = messages or future.result()
-                bar.update(running[future].stop - running[future].start)
-    except BrokenProcessPool as error:
-        reason = "a process ended, perhaps because memory was short"
-        advice = "the same command continues, perhaps with fewer --workers"
-        raise TrajformerError(f"{reason}; {advice}") from error
-    finally:
-        pool.shutdown(cancel_futures=True)  # waits for parts that are being made
-    for message in messages:
-        warn(message)
+    worker = _Worker(args, source)
+    run = _run_on_ray if args.cluster == "ray" else _run_locally
+    messages: dict[int, list[str]] = {}
+    total = done + sum(part.stop - part.start for part in parts)
+    bar = tqdm(total=total, initial=done, unit="scene", desc=args.split, disable=not bars())
+    with bar:
+        for part, (result, warned) in run(args, worker, parts, job):
+            bar.update(part.stop - part.start)
+            if warned:
+                messages[part.start] = warned
+            yield part, result
+    if messages:
+        for message in messages[min(messages)]:
+            warn(message)
 
 
-_state: tuple[SceneStore, Predictor] | None = None  # of a worker process
+class _Worker:
+    """A process, or an actor of Ray, which loads scenes and model once."""
+
+    def __init__(self, args: Namespace, source: Path | str) -> None:
+        # The current folder of a process of Ray differs.
+        if isinstance(source, Path) and source.exists():
+            source = source.absolute()
+        self.source = source
+        self.args = args.clone()
+        self.args.store = args.store.absolute()
+        self.loaded: tuple[SceneStore, Predictor] | None = None
+
+    def make(self, job: Job, part: Part) -> Result | TrajformerError:
+        """The result of a part; errors about its input are returned, because Ray wraps them."""
+        import torch
+
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", TrajformerWarning)
+                if self.loaded is None:
+                    self.loaded = load_forecaster(self.args, self.source, "predict")
+                    torch.set_num_threads(self.args.threads or 1)
+                    caught.clear()  # the first process has shown them
+                scenes, predictor = self.loaded
+                result = job(predictor, Slice(scenes, part))
+        except TrajformerError as error:
+            return error
+        return result, [str(one.message) for one in caught]
 
 
-def _start(args: Namespace) -> None:
-    """Load scenes and model in a new process, which leaves Ctrl-C to its parent."""
-    import torch
+_worker: _Worker | None = None  # of a local process
 
-    global _state
+
+def _start(worker: _Worker) -> None:
+    """Keep the worker of a new process, which leaves Ctrl-C to its parent."""
+    global _worker
     for stop_signal in (signal.SIGINT, HANGUP):
         signal.signal(stop_signal, signal.SIG_IGN)
-    [source] = sources(args)
-    _state = load_forecaster(args, source, "predict")
-    torch.set_num_threads(args.threads or 1)
+    _worker = worker
 
 
-def _make_part(part: Part) -> list[str]:
-    """Write the file of a part; returns warnings about its scenes."""
-    from trajformer.evaluation.evaluate import track_forecasts
-    from trajformer.evaluation.forecast_file import check_forecast, write_forecasts
-    from trajformer.scenes.spec import DataSpec
+def _make(job: Job, part: Part) -> Result | TrajformerError:
+    assert _worker is not None
+    return _worker.make(job, part)
 
-    assert _state is not None
-    scenes, predictor = _state
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", TrajformerWarning)
-        own = _Slice(scenes, part.start, part.stop)
-        forecasts = track_forecasts(predictor, own, batch_size=part.batch_size)
-        checked = [check_forecast(forecast) for forecast in forecasts]
-    messages = [str(one.message) for one in caught]
-    with warnings.catch_warnings():
-        # The joined file has the warnings about its tracks.
-        warnings.simplefilter("ignore", TrajformerWarning)
-        write_forecasts(part.path, checked, DataSpec.of(scenes[part.start]))
-    return messages
+
+def _checked(result: Result | TrajformerError) -> Result:
+    if isinstance(result, TrajformerError):
+        raise result
+    return result
+
+
+def _run_locally(
+    args: Namespace, worker: _Worker, parts: list[Part], job: Job
+) -> Iterator[tuple[Part, Result]]:
+    """Results of processes of this machine."""
+    # Forking a process that has threads may deadlock.
+    context = get_context("spawn")
+    pool = ProcessPoolExecutor(min(args.workers, len(parts)), context, _start, (worker,))
+    try:
+        running: dict[Future[Result | TrajformerError], Part] = {}
+        for part in parts:
+            running[pool.submit(_make, job, part)] = part
+        for future in as_completed(running):
+            # A result may be large, so none is kept.
+            yield running.pop(future), _checked(future.result())
+    except BrokenProcessPool as error:
+        reason = "a process ended, perhaps because memory was short"
+        raise TrajformerError(f"{reason}; {REPEAT}") from error
+    finally:
+        pool.shutdown(cancel_futures=True)  # waits for parts that are being made
+
+
+def _run_on_ray(
+    args: Namespace, worker: _Worker, parts: list[Part], job: Job
+) -> Iterator[tuple[Part, Result]]:
+    """Results of the actors of a cluster; Ray repeats the part of a lost actor."""
+    from data_prep.engine.ray_runner import connect
+
+    with connect(args.workers or os.cpu_count() or 1, args.ray_address) as ray:
+        resources = ray.cluster_resources()
+        num_devices = int(resources.get("CPU", 1))
+        uses: dict[str, Any] = {"num_cpus": 1}
+        if args.accelerator != "cpu" and resources.get("GPU", 0) >= 1:
+            num_devices = int(resources["GPU"])
+            uses["num_gpus"] = 1
+        restarts = {"max_restarts": MAX_LOSSES, "max_task_retries": MAX_LOSSES}
+        actor_class = ray.remote(**uses, **restarts)(_Worker)
+        count = min(args.workers or num_devices, num_devices, len(parts))
+        idle = [actor_class.remote(worker.args, worker.source) for _ in range(count)]
+        waiting = deque(parts)
+        running: dict[Any, tuple[Any, Part]] = {}
+        while waiting or running:
+            while waiting and idle:
+                actor = idle.pop()
+                part = waiting.popleft()
+                running[actor.make.remote(job, part)] = (actor, part)
+            finished, _ = ray.wait(list(running), timeout=POLL_S)
+            for reference in finished:
+                actor, part = running.pop(reference)
+                try:
+                    result = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    raise TrajformerError(f"ray: {one_line(error)}; {REPEAT}") from error
+                idle.append(actor)
+                yield part, _checked(result)

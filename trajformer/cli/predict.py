@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 import shutil
+import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,14 +16,19 @@ from jsonargparse import Namespace
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster, sources
-from trajformer.cli.parsing import Parser, Workers, new_parser
-from trajformer.cli.parts import forecasts_of_parts, parts_folder
-from trajformer.errors import TrajformerError
+from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parts import Part, Slice, add_parts, has_parts, plan, run_parts
+from trajformer.errors import TrajformerError, TrajformerWarning
+from trajformer.scenes.files import write_atomically
+from trajformer.scenes.manifest import shard_sizes
 from trajformer.scenes.spec import DataSpec, warn
 
 if TYPE_CHECKING:
     from trajformer.evaluation.forecast_file import TrackForecast
+    from trajformer.models.forecaster import Predictor
     from trajformer.scenes.store import SceneStore
+
+_INPUTS = "inputs.json"
 
 
 def parser() -> Parser:
@@ -36,12 +45,7 @@ def parser() -> Parser:
         "all scored agents with one probability vector per scene (models with worlds)",
     )
     made.add_argument("--out", type=Path, required=True, help="parquet file")
-    made.add_argument(
-        "--workers",
-        type=Workers,
-        help="number of processes, with one thread each unless --threads is given; an interrupted "
-        "command continues if it is repeated",
-    )
+    add_parts(made)
     return made
 
 
@@ -51,15 +55,16 @@ def run(args: Namespace) -> None:
     from trajformer.evaluation.forecast_file import write_forecasts
 
     check_outputs(args, out="parquet")
+    by_parts = has_parts(args)
     if args.submission is not None:
         _select_agents(args)
     [source] = sources(args)
     command = f"predict --out {shlex.quote(str(args.out))}"
     scenes, predictor = load_forecaster(args, source, command)
-    if args.workers is None:
-        forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
-    else:
+    if by_parts:
         forecasts = forecasts_of_parts(args, scenes)
+    else:
+        forecasts = track_forecasts(predictor, scenes, batch_size=args.batch_size, progress=bars())
     spec = DataSpec.of(scenes[0]) if len(scenes) else DataSpec()
     if args.submission is not None:
         forecasts = _for_submission(args, forecasts, scenes, spec)
@@ -67,12 +72,75 @@ def run(args: Namespace) -> None:
     if not count:
         reason = f"split '{args.split}' has no agent to forecast ({args.agents})"
         raise TrajformerError(f"{args.store}: {reason}")
-    if args.workers is not None:
+    if by_parts:
         shutil.rmtree(parts_folder(args.out))
     print(f"{args.out}: forecasts of {count} agents in {len(scenes)} scenes")
     note = skipped_note(scenes)
     if note:
         print(note)
+
+
+def parts_folder(out: Path) -> Path:
+    """The folder with the parts of an output."""
+    return out.with_name(f".{out.name}.parts")
+
+
+def forecasts_of_parts(args: Namespace, scenes: SceneStore) -> Iterator[TrackForecast]:
+    """Forecast the parts that are missing next to `args.out`; then yield all forecasts.
+
+    Raises TrajformerError: the parts are of other inputs, or an error of `run_parts`.
+    """
+    from trajformer.evaluation.forecast_file import read_forecasts
+
+    [source] = sources(args)
+    assert source is not None
+    folder = parts_folder(args.out.absolute())
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_inputs(args, source, folder)
+    parts = plan(len(scenes), args.batch_size)
+    missing = [part for part in parts if not _part_path(folder, part).is_file()]
+    num_missing = sum(part.stop - part.start for part in missing)
+    job = partial(write_part, folder=folder, batch_size=args.batch_size)
+    for _ in run_parts(args, source, missing, job, len(scenes) - num_missing):
+        pass  # its file is written
+    for part in parts:
+        for tracks in read_forecasts(_part_path(folder, part)).values():
+            yield from tracks
+
+
+def _part_path(folder: Path, part: Part) -> Path:
+    return folder / f"{part.start:09d}.parquet"
+
+
+def _check_inputs(args: Namespace, source: Path | str, folder: Path) -> None:
+    """Write the inputs of a run to a file (TrajformerError: the parts are of other inputs)."""
+    model = str(source)
+    if isinstance(source, Path) and source.is_file():
+        model = hashlib.sha256(source.read_bytes()).hexdigest()
+    names = ("split", "agents", "joint", "batch_size", "threads", "accelerator")
+    inputs = {name: args[name] for name in names}
+    inputs["model"] = model
+    shards = json.dumps(shard_sizes(args.store / args.split), sort_keys=True)
+    inputs["shards"] = hashlib.sha256(shards.encode()).hexdigest()
+    text = json.dumps(inputs, sort_keys=True) + "\n"
+    path = folder / _INPUTS
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        reason = "has forecasts of an interrupted run with another model, store or option"
+        raise TrajformerError(f"{folder}: {reason}; remove this folder, or repeat that command")
+    write_atomically(path, text)
+
+
+def write_part(predictor: Predictor, scenes: Slice, folder: Path, batch_size: int) -> None:
+    """Write the file of a part, atomically."""
+    from trajformer.evaluation.evaluate import track_forecasts
+    from trajformer.evaluation.forecast_file import check_forecast, write_forecasts
+
+    forecasts = track_forecasts(predictor, scenes, batch_size=batch_size)
+    checked = [check_forecast(forecast) for forecast in forecasts]
+    with warnings.catch_warnings():
+        # The joined file has the warnings about its tracks.
+        warnings.simplefilter("ignore", TrajformerWarning)
+        write_forecasts(_part_path(folder, scenes.part), checked, DataSpec.of(scenes[0]))
 
 
 def _select_agents(args: Namespace) -> None:

@@ -109,6 +109,7 @@ def _add_execution(made: Parser) -> None:
     add_workers(made)
     made.add_argument(
         "--executor",
+        "--cluster",
         choices=("local", "ray"),
         default="local",
         help="local processes, or a Ray cluster on which RAW and STORE are shared folders "

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -182,36 +183,94 @@ COLUMN_GROUPS: tuple[Columns, ...] = (
 )
 
 
+@dataclass(eq=False)
+class Rows:
+    """The values of some agents and scenes by column; plain data that passes between processes.
+
+    Attributes:
+        num_agents: number of agents.
+        texts: columns of text of the table of agents.
+        numbers: columns of numbers, as arrays of some agents each.
+        names: names of the columns of each kind (`Columns`), in their order.
+        scenes: columns of the table of scenes, which only joint forecasts have.
+    """
+
+    num_agents: int = 0
+    texts: dict[str, list[str]] = field(default_factory=partial(defaultdict, list))
+    numbers: dict[str, list[np.ndarray]] = field(default_factory=partial(defaultdict, list))
+    names: dict[str, dict[str, None]] = field(default_factory=partial(defaultdict, dict))
+    scenes: dict[str, list[Any]] = field(default_factory=partial(defaultdict, list))
+
+    def join(self, later: Rows) -> None:
+        """Add the agents and scenes of a later part of the split."""
+        self.num_agents += later.num_agents
+        for text, values in later.texts.items():
+            self.texts[text] += values
+        for number, arrays in later.numbers.items():
+            self.numbers[number] += arrays
+        for kind, names in later.names.items():
+            self.names[kind] |= names
+        for column, entries in later.scenes.items():
+            self.scenes[column] += entries
+
+    def per_agent(self) -> pd.DataFrame:
+        """The table of agents."""
+        import pandas as pd
+
+        first = (SCENE, TRACK, "type")
+        columns: dict[str, Any] = {name: self.texts[name] for name in first}
+        numbers = {name: np.concatenate(parts) for name, parts in self.numbers.items()}
+        for name in _FIRST_NUMBERS:
+            if name in numbers:
+                columns[name] = numbers[name]
+        for name in ("manoeuvre", "role", "city"):
+            columns[name] = self.texts[name]
+        columns |= numbers  # keeps the position of columns that it has already
+        return pd.DataFrame(columns)
+
+    def per_scene(self) -> pd.DataFrame:
+        """The table of scenes."""
+        import pandas as pd
+
+        return pd.DataFrame(self.scenes)
+
+    @property
+    def metric_columns(self) -> tuple[str, ...]:
+        """Names of the columns with errors."""
+        return tuple(self.names["error"])
+
+    @property
+    def detail_columns(self) -> tuple[str, ...]:
+        """Names of the further columns that have means."""
+        return tuple(self.names["detail"])
+
+
 class Collector:
     """Collects the rows of the table of agents, and of the table of scenes of joint forecasts."""
 
     def __init__(self, rules: Rules, details: Sequence[Columns] = ()) -> None:
         self.rules = rules
         self.groups = [*COLUMN_GROUPS, *details]
-        self.num_agents = 0
-        self._texts = defaultdict[str, list[str]](list)
-        self._numbers = defaultdict[str, list[np.ndarray]](list)
-        self._names = defaultdict[str, dict[str, None]](dict)  # by kind, in the order of columns
-        self._scenes = defaultdict[str, list[Any]](list)
+        self.rows = Rows()
 
     def add(self, scored: ScoredBatch) -> None:
         """Add the agents of a batch with a valid last future step."""
         counts = scored.batch.truth.valid[..., -1]
-        rows = counts.nonzero().tolist()
-        self.num_agents += len(rows)
-        self._add_names(scored, rows)
+        agents = counts.nonzero().tolist()
+        self.rows.num_agents += len(agents)
+        self._add_names(scored, agents)
         for group in self.groups:
             for name, values in group.values(scored, self.rules).items():
                 selected = values[counts].cpu().numpy()
                 if selected.dtype.kind == "f":
                     selected = selected.astype(np.float64)
-                self._numbers[name].append(selected)
+                self.rows.numbers[name].append(selected)
                 if not name.startswith("probability"):
-                    self._names[group.kind].setdefault(name)
+                    self.rows.names[group.kind].setdefault(name)
         if scored.forecast.is_joint:
             self._add_worlds(scored)
 
-    def _add_names(self, scored: ScoredBatch, rows: list[list[int]]) -> None:
+    def _add_names(self, scored: ScoredBatch, agents: list[list[int]]) -> None:
         """Add the columns of text."""
         observation = scored.batch.observation
         truth = scored.batch.truth
@@ -220,8 +279,8 @@ class Collector:
         pose = observation.pose[:, : observation.num_targets]
         manoeuvre, _ = manoeuvres(truth.position, truth.valid, pose, observation.period_s)
         manoeuvre_rows = manoeuvre.tolist()
-        texts = self._texts
-        for scene, agent in rows:
+        texts = self.rows.texts
+        for scene, agent in agents:
             texts[SCENE].append(observation.scene_id[scene])
             texts[TRACK].append(observation.agent_id[scene][agent])
             texts["type"].append(_KIND_NAMES[kinds[scene][agent]])
@@ -233,40 +292,9 @@ class Collector:
         """Add the scenes with an actor to the table of scenes."""
         metrics, counts = multi_world_of_joint(scored.forecast, scored.batch)
         for scene in counts.nonzero().flatten().tolist():
-            self._scenes[SCENE].append(scored.batch.observation.scene_id[scene])
+            self.rows.scenes[SCENE].append(scored.batch.observation.scene_id[scene])
         for name, values in metrics.items():
-            self._scenes[name] += values[counts].double().tolist()
-
-    def per_agent(self) -> pd.DataFrame:
-        """The table of agents."""
-        import pandas as pd
-
-        first = (SCENE, TRACK, "type")
-        columns: dict[str, Any] = {name: self._texts[name] for name in first}
-        numbers = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
-        for name in _FIRST_NUMBERS:
-            if name in numbers:
-                columns[name] = numbers[name]
-        for name in ("manoeuvre", "role", "city"):
-            columns[name] = self._texts[name]
-        columns |= numbers  # keeps the position of columns that it has already
-        return pd.DataFrame(columns)
-
-    def per_scene(self) -> pd.DataFrame:
-        """The table of scenes."""
-        import pandas as pd
-
-        return pd.DataFrame(self._scenes)
-
-    @property
-    def metric_columns(self) -> tuple[str, ...]:
-        """Names of the columns with errors."""
-        return tuple(self._names["error"])
-
-    @property
-    def detail_columns(self) -> tuple[str, ...]:
-        """Names of the further columns that have means."""
-        return tuple(self._names["detail"])
+            self.rows.scenes[name] += values[counts].double().tolist()
 
 
 _KIND_NAMES = {int(kind): kind.name.lower() for kind in AgentKind}

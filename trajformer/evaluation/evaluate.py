@@ -16,10 +16,10 @@ from trajformer.data.batch import SceneBatch, stack
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, extended, samples
 from trajformer.errors import TrajformerError
-from trajformer.evaluation.columns import Collector, ScoredBatch, restricted
-from trajformer.evaluation.details import detail_groups
+from trajformer.evaluation.columns import ScoredBatch
 from trajformer.evaluation.forecast_file import TrackForecast, track_forecasts_of
 from trajformer.evaluation.scoring import MOVING_M, Rules, Scoring
+from trajformer.evaluation.tally import Tally
 from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.scenes.geometry import from_frame
 from trajformer.scenes.resample import ResampledScenes
@@ -183,53 +183,38 @@ def evaluate(
     scenes do not fit the rules.
     """
     predictor = _predictor(model, batch)
-    spec = DataSpec()
+    tally = score_scenes(predictor, scenes, rules, batch_size=batch_size, progress=progress)
+    return scoring_of(tally, predictor, scenes)
+
+
+def score_scenes(
+    predictor: Predictor,
+    scenes: Scenes,
+    rules: Rules,
+    *,
+    batch_size: int = 32,
+    progress: bool = False,
+) -> Tally:
+    """The tally of a split or of a part of it; raises as `evaluate`, but may have no agents."""
     if len(scenes):
-        spec = DataSpec.of(scenes[0])
-        rules.check(spec)
-    results = run_scenes(predictor, scenes, batch_size=batch_size, progress=progress)
-    scoring = collect(results, rules, predictor.device)
-    if scoring.per_agent.empty:
-        reason = _no_agents(scenes, scoring.num_targets, predictor.batch.targets, rules)
+        rules.check(DataSpec.of(scenes[0]))
+    tally = Tally(rules, predictor.device)
+    for scored in run_scenes(predictor, scenes, batch_size=batch_size, progress=progress):
+        tally.add(scored)
+    return tally
+
+
+def scoring_of(tally: Tally, predictor: Predictor, scenes: Scenes) -> Scoring:
+    """The record of the tally of a whole split (TrajformerError: it has no agents)."""
+    if not tally.rows.num_agents:
+        reason = _no_agents(scenes, tally.num_targets, predictor.batch.targets, tally.rules)
         raise TrajformerError(f"{scenes.root}: split '{scenes.split}'{reason}")
     return replace(
-        scoring,
+        tally.scoring(),
         agents=predictor.batch.targets,
         joint=predictor.joint,
         on_training_split=predictor.trained_on.contains(scenes[0]),
-        scenes=spec,
-    )
-
-
-def collect(
-    results: Iterable[ScoredBatch], rules: Rules, device: torch.device = torch.device("cpu")
-) -> Scoring:
-    """The record of scored batches with all metrics and tables, without its names."""
-    # imports torchmetrics, which takes seconds
-    from trajformer.evaluation.metrics.collection import forecast_metrics
-
-    metrics = forecast_metrics().to(device)
-    collector = Collector(rules, detail_groups(rules))
-    targets = 0
-    for scored in results:
-        targets += int(scored.batch.observation.target_mask.sum())
-        counted = replace(scored, batch=restricted(scored.batch, rules))
-        metrics.update(counted.forecast, counted.batch)
-        collector.add(counted)
-    totals: dict[str, float] = {}
-    if collector.num_agents:
-        totals = metrics.compute()
-    per_agent = collector.per_agent()
-    for name in collector.metric_columns:
-        totals.setdefault(name, float(per_agent[name].mean()))
-    return Scoring(
-        metrics=totals,
-        per_agent=per_agent,
-        per_scene=collector.per_scene(),
-        metric_columns=collector.metric_columns,
-        detail_columns=collector.detail_columns,
-        rules=rules,
-        num_targets=targets,
+        scenes=DataSpec.of(scenes[0]),
     )
 
 

@@ -19,7 +19,7 @@ from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import SceneError, TrajformerError
 from trajformer.evaluation.columns import ScoredBatch, restricted
-from trajformer.evaluation.evaluate import Scenes, collect
+from trajformer.evaluation.evaluate import Scenes
 from trajformer.evaluation.forecast_file import (
     SUM_TOLERANCE,
     AllModes,
@@ -28,6 +28,7 @@ from trajformer.evaluation.forecast_file import (
     forecast_of,
 )
 from trajformer.evaluation.scoring import AgentChoice, Finding, Rules, Scoring, targets_of
+from trajformer.evaluation.tally import collect
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import DataSpec, check_scenes
 

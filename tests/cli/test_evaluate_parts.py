@@ -1,0 +1,74 @@
+"""`evaluate` and `predict` in parts: the same result for any number of processes, and by Ray."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.cli import error_line, run
+from support.scenes import make_scene
+
+from trajformer.evaluation.evaluate import evaluate
+from trajformer.recipes.checkpoint import load_predictor
+from trajformer.scenes.manifest import write_manifest
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
+from trajformer.scenes.store import SceneStore
+
+MODEL = ("--model", "constant_velocity", "--accelerator", "cpu")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole part, and a second one of a few scenes."""
+    root = tmp_path_factory.mktemp("store")
+    scenes = []
+    for number in range(280):
+        scenes.append(make_scene(4, 4, 5, seed=number % 7, scene_id=f"s{number}"))
+    write_shard(shard_path(root, "val", 0), scenes, ShardInfo("synthetic", "val"))
+    write_manifest(root)
+    return root
+
+
+def files_of(store: Path, out: Path, *more: object) -> list[bytes]:
+    """The outputs of `evaluate`."""
+    results = []
+    words = ["evaluate", *MODEL, "--store", store, "--details", "dynamics", *more]
+    files = {"--json": out.with_suffix(".json"), "--csv": out.with_suffix(".csv")}
+    assert run(*words, *[word for pair in files.items() for word in pair]) == 0
+    for path in files.values():
+        results.append(path.read_bytes())
+    return results
+
+
+def test_metrics_are_the_same_for_any_number_of_processes(store: Path, tmp_path: Path) -> None:
+    one = files_of(store, tmp_path / "one", "--workers", 1)
+    two = files_of(store, tmp_path / "two", "--workers", 2)
+    assert one == two
+
+    expected = evaluate(load_predictor("constant_velocity"), SceneStore(store, "val"))
+    metrics = json.loads(one[0])
+    assert expected.metrics["num_agents"] == metrics["num_agents"] > 280
+    for name in ("minADE6", "minFDE6", "MR6", "p99_jerk", "recorded_p99_acceleration"):
+        assert metrics[name] == pytest.approx(expected.metrics[name], rel=1e-12)
+
+
+def test_ray_makes_the_same_files(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    monkeypatch.chdir(store.parent)  # paths are relative to this folder, not to that of Ray
+    results = []
+    options = {"local": ("--workers", 1), "ray": ("--cluster", "ray", "--workers", 2)}
+    for name, more in options.items():
+        out = tmp_path / f"{name}.parquet"
+        words = ["predict", *MODEL, "--store", store.name, "--out", out]
+        assert run(*words, *more) == 0
+        metrics = files_of(Path(store.name), tmp_path / name, *more)
+        results.append([out.read_bytes(), *metrics])
+    assert results[0] == results[1]
+
+
+def test_options_that_do_not_fit_are_refused(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = error_line(capsys, "evaluate", *MODEL, "--store", store, "--ray-address", "auto")
+    assert "--ray-address: is for --cluster ray" in line

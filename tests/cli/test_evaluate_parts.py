@@ -39,10 +39,13 @@ def files_of(store: Path, out: Path, *more: object) -> list[bytes]:
     return results
 
 
-def test_metrics_are_the_same_for_any_number_of_processes(store: Path, tmp_path: Path) -> None:
+def test_metrics_are_the_same_for_any_number_of_processes(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = files_of(store, tmp_path / "one", "--workers", 1)
     two = files_of(store, tmp_path / "two", "--workers", 2)
     assert one == two
+    assert capsys.readouterr().err == ""
 
     expected = evaluate(load_predictor("constant_velocity"), SceneStore(store, "val"))
     metrics = json.loads(one[0])

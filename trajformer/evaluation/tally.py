@@ -6,6 +6,7 @@ parts, so that the record does not depend on the number of processes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,7 +78,10 @@ class Tally:
         rows = self.rows
         totals: dict[str, float] = {}
         if rows.num_agents:
-            totals = self._metrics.compute()
+            with warnings.catch_warnings():
+                # torchmetrics counts updates, but not the joined states.
+                warnings.filterwarnings("ignore", ".*called before the ``update``.*")
+                totals = self._metrics.compute()
         per_agent = rows.per_agent()
         for name in rows.metric_columns:
             totals.setdefault(name, float(per_agent[name].mean()))

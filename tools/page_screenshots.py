@@ -46,7 +46,7 @@ def run(*words: object) -> None:
 
 
 def make_pages(folder: Path, scenes: int, seed: int) -> None:
-    """Write one.html (a model), two.html (two), joint.html (joint futures) and attention.html."""
+    """Write one.html (a model), two.html (two models) and joint.html (joint futures)."""
     store = folder / "simulated"
     run("synthesize", folder / "raw", "--scenes", scenes, "--seed", seed)
     run("preprocess", "argoverse2", folder / "raw", store, "--split", "val")
@@ -60,7 +60,6 @@ def make_pages(folder: Path, scenes: int, seed: int) -> None:
     second = folder / "constant_velocity.parquet"
     run("view", store, "--forecasts", first, second, "--out", folder / "two.html")
     run("view", store, "--forecasts", folder / "joint.parquet", "--out", folder / "joint.html")
-    run("view", store, "--checkpoint", WEIGHTS, "--out", folder / "attention.html")
     run("report", second, first, "--store", store, "--out", folder / "report.html")
 
 
@@ -119,12 +118,11 @@ def most_agents(page: Any) -> None:
 STATES = (
     State("view", "argoverse2", ["n"]),
     State("view_dark", "argoverse2", ["n", "n", *["ArrowRight"] * 25], theme="dark"),
-    State("view_attention", "attention", ["n", "n"]),
+    State("view_attention", "attention", ["n", "n"], action=show_attention),
     State("view_crowd", "crowd", action=most_agents),
     State("view_worst", "one", action=sort_by_error),
     State("view_compare", "two", ["n"]),
     State("view_close", "one", ["l", "+", "+", "+", *["ArrowRight"] * 15], action=show_ids),
-    State("view_attention", "attention", [","], action=show_attention),
     State("view_joint", "joint", ["ArrowRight"] * 20, action=choose_joint),
 )
 

@@ -61,6 +61,7 @@ def test_a_telephone_has_one_column(view: View, file: Path) -> None:
     tops = [box["y"] for box in boxes]
     assert tops == sorted(tops)
     assert boxes[0]["height"] > height / 2
+    assert view.page.evaluate("scrollY") == 0
     assert not view.page.locator("#legend").is_visible()
 
 

@@ -197,7 +197,7 @@ export class SceneList {
       const active = Number(row.dataset.number) === number;
       row.classList.toggle("current", active);
       row.ariaCurrent = active ? "true" : "false";
-      if (active) row.scrollIntoView({ block: "nearest" });
+      if (active) scrollTo(row);
     }
   }
 
@@ -213,4 +213,14 @@ export class SceneList {
     }
     return next ? next.number : null;
   }
+}
+
+/** Scroll the list, and not the page of a telephone, until a row is below its header. */
+function scrollTo(row) {
+  const box = document.getElementById("table-box");
+  const frame = box.getBoundingClientRect();
+  const { top, bottom } = row.getBoundingClientRect();
+  const first = box.querySelector("thead").getBoundingClientRect().height + frame.top;
+  if (top < first) box.scrollTop -= first - top;
+  else if (bottom > frame.bottom) box.scrollTop += bottom - frame.bottom;
 }

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,12 @@ def metrics(text: str) -> dict[str, float]:
 
 def rows(sources: dict[str, Path], words: list[str], repeats: int) -> Iterator[dict[str, Any]]:
     """CPU and wall seconds of each version, after a run that fills the caches of files."""
-    outputs = {}
+    outputs: dict[str, str] = {}
 
     def run(name: str) -> None:
         outputs[name] = evaluate(sources[name], words)
 
-    runs = {name: lambda name=name: run(name) for name in sources}
+    runs = {name: partial(run, name) for name in sources}
     times = times_s(runs, repeats)
     baseline = times["before"][:, 1]
     for name in sources:

@@ -87,19 +87,18 @@ ROAD_LINES = {  # lines without a direction: name, color, dashes
 # pixels per metre
 SCALE = {METRES: 1.0, PIXELS: 20.0}
 
-# length and width in metres of agents without a recorded size, for road users of known types as in
-# `evaluation.metrics.boxes`; a pedestrian is drawn as a circle
+# length and width in metres of agents without a recorded size; a pedestrian is drawn as a circle
 AGENT_SIZE_M = {
     AgentKind.UNKNOWN: (3.6, 1.6),
-    AgentKind.VEHICLE: (4.5, 1.9),
+    AgentKind.VEHICLE: (4.6, 1.9),
     AgentKind.PEDESTRIAN: (0.7, 0.7),
-    AgentKind.MOTORCYCLIST: (1.8, 0.6),
-    AgentKind.CYCLIST: (1.7, 0.6),
-    AgentKind.BUS: (11.0, 2.9),
+    AgentKind.MOTORCYCLIST: (2.2, 0.8),
+    AgentKind.CYCLIST: (1.8, 0.6),
+    AgentKind.BUS: (11.0, 2.6),
     AgentKind.STATIC: (0.8, 0.8),
     AgentKind.BACKGROUND: (0.8, 0.8),
     AgentKind.CONSTRUCTION: (0.8, 0.8),
-    AgentKind.RIDERLESS_BICYCLE: (1.7, 0.6),
+    AgentKind.RIDERLESS_BICYCLE: (1.8, 0.6),
 }
 FAINT_KINDS = (AgentKind.UNKNOWN, AgentKind.STATIC, AgentKind.BACKGROUND, AgentKind.CONSTRUCTION)
 RECORDER_ID = "AV"  # of the recording vehicle in Argoverse

@@ -27,8 +27,11 @@ Field: TypeAlias = tuple[int, int, int, int]
 
 def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     """The varint at a position of data[:end], and the position after it."""
-    if position < end and data[position] < 0x80:  # the usual case
+    # Numbers of one and two bytes are the usual ones.
+    if position < end and data[position] < 0x80:
         return data[position], position + 1
+    if position + 1 < end and data[position + 1] < 0x80:
+        return data[position] & 0x7F | data[position + 1] << 7, position + 2
     value = 0
     for shift in range(0, 70, 7):
         if position >= end:
@@ -42,7 +45,23 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 def read_field(data: bytes, position: int, end: int) -> Field:
-    """The field at a position of data[:end]."""
+    """The field at a position of data[:end]; WireError if it is damaged."""
+    # Most tags and lengths have one byte: a third of the time of the general case.
+    if position + 1 < end and 8 <= (tag := data[position]) < 0x80:
+        kind = tag & 7
+        value = data[position + 1]
+        if kind == BYTES:
+            if value < 0x80 and position + 2 + value <= end:
+                return tag >> 3, BYTES, position + 2, position + 2 + value
+        elif kind == VARINT:
+            if value < 0x80:
+                return tag >> 3, VARINT, value, position + 2
+        elif kind == FIXED64 and position + 9 <= end:
+            return tag >> 3, FIXED64, position + 1, position + 9
+    return _read_any_field(data, position, end)
+
+
+def _read_any_field(data: bytes, position: int, end: int) -> Field:
     tag, position = read_varint(data, position, end)
     number = tag >> 3
     if not 0 < number <= _MAX_FIELD:
@@ -67,46 +86,9 @@ def read_field(data: bytes, position: int, end: int) -> Field:
 def read_fields(data: bytes, start: int, end: int) -> list[Field]:
     """All fields of the message data[start:end]; WireError if it is damaged."""
     fields: list[Field] = []
-    scan_fields(data, start, end, -1, fields)
-    return fields
-
-
-def scan_fields(
-    data: bytes, start: int, end: int, stop: int, fields: list[Field], ignored: bytes = b""
-) -> int:
-    """Append the fields of data[start:end] before the first one with the tag `stop`.
-
-    Returns the position of this field, or `end`. The tag is one byte; -1 is no tag. Messages with
-    the tags `ignored` may be left out.
-    """
     for _ in range(MAX_FIELDS):
         if start >= end:
-            return end
-        tag = data[start]
-        if tag == stop:
-            return start
-        # Most tags have one byte, and most lengths one or two: a third of the time of `read_field`.
-        if 8 <= tag < 0x80 and start + 2 < end:
-            kind = tag & 7
-            if kind == FIXED64 and start + 9 <= end:
-                fields.append((tag >> 3, FIXED64, start + 1, start + 9))
-                start += 9
-                continue
-            value = data[start + 1]
-            first = start + 2
-            if kind == BYTES and value >= 0x80 and data[first] < 0x80:
-                value += (data[first] - 1) << 7
-                first += 1
-            if value < 0x80 or first > start + 2:
-                if kind == BYTES and first + value <= end:
-                    start = first + value
-                    if tag not in ignored:
-                        fields.append((tag >> 3, BYTES, first, start))
-                    continue
-                if kind == VARINT:
-                    fields.append((tag >> 3, VARINT, value, first))
-                    start = first
-                    continue
+            return fields
         field = read_field(data, start, end)
         fields.append(field)
         start = field[3]

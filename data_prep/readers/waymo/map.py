@@ -3,7 +3,8 @@
 import numpy as np
 
 from data_prep.readers.thinning import thin_polylines
-from data_prep.readers.waymo.record import CROSSWALK, LANE, ROAD_EDGE, ROAD_LINE, Record
+from data_prep.readers.waymo.features import CROSSWALK, LANE, ROAD_EDGE, ROAD_LINE
+from data_prep.readers.waymo.record import Record
 from trajformer.errors import SceneError
 from trajformer.scenes.scene import MAX_ORIGIN_M, EdgeKind, LaneFlag, PolylineKind
 from trajformer.scenes.vector_map import NO_MAP, VectorMap

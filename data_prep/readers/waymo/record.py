@@ -7,7 +7,6 @@ states of traffic lights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,44 +14,31 @@ import numpy as np
 
 from data_prep.readers.columns import check_count
 from data_prep.readers.waymo import tfrecord
+from data_prep.readers.waymo.features import Features, Lane, read_point
+from data_prep.readers.waymo.repeated import Repeated, region
 from data_prep.readers.waymo.runs import Layout, Runs
 from trajformer.errors import SceneError
 from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.wire import (
-    BYTES,
     VARINT,
     Field,
     WireError,
     read_double,
-    read_field,
     read_fields,
     read_float,
     read_number,
     read_numbers,
     read_span,
-    read_varint,
-    scan_fields,
-    signed,
 )
 
 MAX_STEPS = 1_000
 MAX_TRACKS = 10_000
 MAX_CELLS = 1_000_000  # steps of all tracks
-MAX_FEATURES = 20_000
-MAX_POINTS = 1_000_000
 MAX_LIGHTS = 1_000_000  # states
 
 # Field numbers of `Scenario`.
 _TIMESTAMPS, _TRACKS, _INTEREST, _ID, _EGO = 1, 2, 4, 5, 6
 _LIGHTS, _FEATURES, _CURRENT, _PREDICT = 7, 8, 10, 11
-# Field numbers of `MapFeature`: the kinds of features.
-LANE, ROAD_LINE, ROAD_EDGE, STOP_SIGN, CROSSWALK, SPEED_BUMP, DRIVEWAY = 3, 4, 5, 7, 8, 9, 10
-FEATURE_KINDS = (LANE, ROAD_LINE, ROAD_EDGE, STOP_SIGN, CROSSWALK, SPEED_BUMP, DRIVEWAY)
-_ENTRIES, _EXITS, _LEFT, _RIGHT = 9, 10, 11, 12  # of lanes
-_BOUNDARIES = bytes([13 << 3 | BYTES, 14 << 3 | BYTES])  # tags
-# The field of the points of a feature; the tag is one byte, wire type 2.
-_POINTS = {LANE: 8, ROAD_LINE: 2, ROAD_EDGE: 2, STOP_SIGN: 2}  # others 1
-_POINT_TAGS = bytes([8 << 3 | 2, 2 << 3 | 2, 1 << 3 | 2])
 
 # ---- layouts of the usual messages, from the tag of their field on -------------------------------
 
@@ -72,10 +58,6 @@ _STATE = np.dtype(
     }
 )
 _SIZE_PART = np.dtype({"names": ["value"], "formats": ["<f4"], "offsets": [1], "itemsize": 5})
-_POINT_LAYOUT = Layout(29, {1: b"\x1b", 2: b"\x09", 11: b"\x11", 20: b"\x19", 0: _POINT_TAGS})
-_POINT = np.dtype(
-    {"names": ["x", "y", "z"], "formats": ["<f8"] * 3, "offsets": [3, 12, 21], "itemsize": 29}
-)
 _LANE_BYTES = (1, 2, 3)  # of the varint with the lane of a light
 
 
@@ -110,17 +92,6 @@ _LIGHT_DTYPES = tuple(_light_dtype(count) for count in _LANE_BYTES)
 
 
 # ---- the record ----------------------------------------------------------------------------------
-
-
-class Lane(NamedTuple):
-    """A lane and its links to others; the rest of the message: `lane_details.py`."""
-
-    entries: list[int]
-    exits: list[int]
-    left: list[int]  # ids of neighbours
-    right: list[int]
-    interpolating: bool  # connects two other lanes, as in intersections
-    span: tuple[int, int]  # of the message in `Record.content`
 
 
 class Record(NamedTuple):
@@ -190,7 +161,7 @@ def parse_record(content: bytes, path: Path) -> Record:
         scenario_id = content[start:end].decode("utf-8", "replace")
 
     tracks = _Tracks(content, parts.get(_TRACKS, []), len(time), path)
-    features = _Features(content, parts.get(_FEATURES, []), path)
+    features = Features(content, parts.get(_FEATURES, []), path)
     lights = _Lights(content, parts.get(_LIGHTS, []), path)
     interest = []
     for field in parts.get(_INTEREST, []):
@@ -251,88 +222,7 @@ def _prediction(content: bytes, field: Field) -> tuple[int, int]:
     return index, difficulty
 
 
-# ---- repeated messages ---------------------------------------------------------------------------
-
-
-class _Repeated:
-    """The messages of a repeated field, in order: runs of usual ones, and single others.
-
-    Args:
-        runs: the usual messages.
-        number: of the field.
-        read: parses a message that has another layout.
-        maximum: number of messages.
-    """
-
-    def __init__(
-        self,
-        runs: Runs,
-        number: int,
-        read: Callable[[bytes, int, int], tuple[float, ...]],
-        maximum: int,
-    ) -> None:
-        self.runs = runs
-        self.number = number
-        self.read = read
-        self.maximum = maximum
-        self.others: list[tuple[float, ...]] = []
-        self.count = 0
-        self._ranges: list[tuple[int, int]] = []
-
-    def collect(
-        self, start: int, end: int, number: int | None = None, ignored: bytes = b""
-    ) -> list[Field]:
-        """Collect the messages of the message data[start:end]; return its other fields.
-
-        Messages with the tags `ignored` are left out.
-        """
-        data = self.runs.data
-        number = self.number if number is None else number
-        tag = number << 3 | BYTES
-        fields: list[Field] = []
-        while True:
-            start = scan_fields(data, start, end, tag, fields, ignored)
-            if start >= end:
-                return fields
-            run = self.runs.at(start, end)
-            if run is not None:
-                self._add(run.first, run.last)
-                start = run.end
-                continue
-            first, start = read_span(read_field(data, start, end))
-            index = len(self.runs.position) + len(self.others)
-            self.others.append(self.read(data, first, start))
-            self._add(index, index + 1)
-
-    def _add(self, first: int, last: int) -> None:
-        self._ranges.append((first, last))
-        self.count += last - first
-        if self.count > self.maximum:
-            raise WireError(f"field {self.number}: more than {self.maximum} messages")
-
-    def take(self, usual: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """The values [n, ...] of the collected messages, in order.
-
-        `usual` has the values of all messages of `runs`, `others` those of `self.others`.
-        """
-        if not self._ranges:
-            return usual[:0]
-        first, last = np.array(self._ranges).T
-        if (first[1:] == last[:-1]).all() and last[-1] <= len(usual):  # no message was left out
-            return usual[first[0] : last[-1]]
-        length = last - first
-        shift = first - (length.cumsum() - length)
-        index = np.arange(self.count) + shift.repeat(length)
-        values: np.ndarray = np.concatenate([usual, others.astype(usual.dtype)]).take(index, 0)
-        return values
-
-
-def _region(fields: list[Field]) -> tuple[int, int]:
-    """Start and end of the messages of a field."""
-    spans = [read_span(field) for field in fields]
-    if not spans:
-        return 0, 0
-    return min(start for start, _ in spans), max(end for _, end in spans)
+# ---- tracks ------------------------------------------------------------------------------------
 
 
 class _Tracks:
@@ -341,8 +231,8 @@ class _Tracks:
     def __init__(self, content: bytes, fields: list[Field], steps: int, path: Path) -> None:
         check_count(len(fields), MAX_TRACKS, "tracks", path)
         check_count(len(fields) * steps, MAX_CELLS, "steps of all tracks", path)
-        runs = Runs(content, *_region(fields), _STATE_LAYOUTS)
-        states = _Repeated(runs, 3, _read_state, len(fields) * steps)
+        runs = Runs(content, *region(fields), _STATE_LAYOUTS)
+        states = Repeated(runs, 3, _read_state, len(fields) * steps)
         self.track_id: list[int] = []
         self.track_type: list[int] = []
         for index, field in enumerate(fields):
@@ -360,7 +250,7 @@ class _Tracks:
             self.track_type.append(track_type if 0 <= track_type < 256 else 0)
         self._arrange(states, len(fields), steps)
 
-    def _arrange(self, states: _Repeated, tracks: int, steps: int) -> None:
+    def _arrange(self, states: Repeated, tracks: int, steps: int) -> None:
         """The states as arrays [A, L, ...]."""
         runs = states.runs
         usual = runs.values(0, _STATE)
@@ -408,111 +298,6 @@ def _read_state(data: bytes, start: int, end: int) -> tuple[float, ...]:
     return tuple(values)
 
 
-# ---- map -----------------------------------------------------------------------------------------
-
-
-class _Features:
-    """Map features, see `Record`."""
-
-    def __init__(self, content: bytes, fields: list[Field], path: Path) -> None:
-        check_count(len(fields) + 1, MAX_FEATURES, "map features", path)
-        runs = Runs(content, *_region(fields), [_POINT_LAYOUT])
-        points = _Repeated(runs, 8, _read_point, MAX_POINTS)
-        self.feature_id: list[int] = []
-        self.kind: list[int] = []
-        self.type: list[int] = []
-        self.lanes: dict[int, Lane] = {}
-        self.stop_lanes: list[int] = []
-        ends = [0]
-        for field in fields:
-            feature_id = kind = 0
-            message = (0, 0)
-            for part in read_fields(content, *read_span(field)):
-                if part[0] == 1:
-                    feature_id = read_number(part)
-                elif part[0] in FEATURE_KINDS:
-                    kind = part[0]
-                    message = read_span(part)
-            if not kind:  # a kind of a later version
-                continue
-            ignored = _BOUNDARIES if kind == LANE else b""
-            parts = points.collect(*message, _POINTS.get(kind, 1), ignored)
-            self.feature_id.append(feature_id)
-            self.kind.append(kind)
-            self.type.append(self._attributes(content, kind, parts, message))
-            ends.append(points.count)
-        self.offset = np.array(ends)
-
-        usual = runs.values(0, _POINT)
-        others = np.array(points.others, np.float64).reshape(-1, 3)
-        table = np.stack([usual["x"], usual["y"], usual["z"]], -1)
-        self.point = points.take(table, others)
-
-    def _attributes(
-        self, content: bytes, kind: int, parts: list[Field], span: tuple[int, int]
-    ) -> int:
-        """Note the links of a lane and the lanes of a stop sign; return the type."""
-        if kind == LANE:
-            lane, lane_type = _lane(content, parts, span)
-            self.lanes[len(self.kind) - 1] = lane
-            return lane_type
-        if kind == STOP_SIGN:
-            for part in parts:
-                if part[0] == 1:
-                    self.stop_lanes += read_numbers(content, part)
-        elif kind in (ROAD_LINE, ROAD_EDGE):
-            return _last_number([part for part in parts if part[0] == 1])
-        return 0
-
-
-def _read_point(data: bytes, start: int, end: int) -> tuple[float, ...]:
-    """x, y and z of a `MapPoint`."""
-    values = [0.0] * 3
-    for field in read_fields(data, start, end):
-        if 1 <= field[0] <= 3:
-            values[field[0] - 1] = read_double(data, field)
-    return tuple(values)
-
-
-def _lane(content: bytes, parts: list[Field], span: tuple[int, int]) -> tuple[Lane, int]:
-    """A lane and its type (0 undefined, 1 freeway, 2 surface street, 3 bike lane)."""
-    links: dict[int, list[int]] = {_ENTRIES: [], _EXITS: [], _LEFT: [], _RIGHT: []}
-    lane_type = 0
-    interpolating = False
-    for part in parts:
-        number = part[0]
-        if number == 2:
-            lane_type = read_number(part)
-        elif number == 3:
-            interpolating = read_number(part) != 0
-        elif number in (_ENTRIES, _EXITS):
-            links[number] += read_numbers(content, part)
-        elif number in (_LEFT, _RIGHT):
-            links[number].append(_neighbor_id(content, part))
-    lane = Lane(
-        entries=links[_ENTRIES],
-        exits=links[_EXITS],
-        left=links[_LEFT],
-        right=links[_RIGHT],
-        interpolating=interpolating,
-        span=span,
-    )
-    return lane, lane_type
-
-
-def _neighbor_id(content: bytes, field: Field) -> int:
-    """Id of the lane of a `LaneNeighbor`."""
-    start, end = read_span(field)
-    if start < end and content[start] == 0x08:  # the first field as a rule
-        return signed(read_varint(content, start + 1, end)[0])
-    while start < end:
-        part = read_field(content, start, end)
-        if part[0] == 1:
-            return read_number(part)
-        start = part[3]
-    return 0
-
-
 # ---- traffic lights ------------------------------------------------------------------------------
 
 
@@ -527,8 +312,8 @@ class _Lights:
         self.point = np.zeros((0, 3))
         if not fields:
             return
-        runs = Runs(content, *_region(fields), _LIGHT_LAYOUTS)
-        lights = _Repeated(runs, 1, _read_light, MAX_LIGHTS)
+        runs = Runs(content, *region(fields), _LIGHT_LAYOUTS)
+        lights = Repeated(runs, 1, _read_light, MAX_LIGHTS)
         counts = []
         for field in fields:
             before = lights.count
@@ -560,7 +345,7 @@ def _read_light(data: bytes, start: int, end: int) -> tuple[float, ...]:
         elif field[0] == 2:
             state = read_number(field)
         elif field[0] == 3:
-            point = _read_point(data, *read_span(field))
+            point = read_point(data, *read_span(field))
     if not (abs(lane) < 1 << 53 and 0 <= state < 256):
         raise WireError(f"lane_states: lane {lane}, state {state}")
     return (float(lane), float(state), *point)

@@ -21,12 +21,13 @@ def thin_polylines(point: np.ndarray, offset: np.ndarray, tolerance_m: float) ->
     # Of each segment that begins at a point: the largest distance of the points between its ends.
     deviation = np.zeros(len(point))
     start = np.arange(len(point))
-    stride = 2
+    stride = 2  # a power of 2
     while stride <= MAX_STRIDE:
         half = stride // 2
-        start = start[(number[start] % stride == 0) & (remaining[start] >= stride)]
-        chord = plane[start + stride] - plane[start]
-        middle = plane[start + half] - plane[start]
+        start = start[(number[start] & (stride - 1) == 0) & (remaining[start] >= stride)]
+        first_end = plane[start]
+        chord = plane[start + stride] - first_end
+        middle = plane[start + half] - first_end
         along = middle * chord.conj()  # real: along the chord, imaginary: across it
         squared = chord.real**2 + chord.imag**2
         with np.errstate(invalid="ignore", divide="ignore"):

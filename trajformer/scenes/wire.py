@@ -46,13 +46,17 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 def read_field(data: bytes, position: int, end: int) -> Field:
     """The field at a position of data[:end]; WireError if it is damaged."""
-    # Most tags and lengths have one byte: a third of the time of the general case.
+    # Most tags have one byte, most lengths one or two: a third of the time of the general case.
     if position + 1 < end and 8 <= (tag := data[position]) < 0x80:
         kind = tag & 7
         value = data[position + 1]
         if kind == BYTES:
-            if value < 0x80 and position + 2 + value <= end:
-                return tag >> 3, BYTES, position + 2, position + 2 + value
+            first = position + 2
+            if value >= 0x80 and first < end and data[first] < 0x80:
+                value = value & 0x7F | data[first] << 7
+                first += 1
+            if (value < 0x80 or first > position + 2) and first + value <= end:
+                return tag >> 3, BYTES, first, first + value
         elif kind == VARINT:
             if value < 0x80:
                 return tag >> 3, VARINT, value, position + 2

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 _BLOCK = 65_536  # bytes
-_FIRST = 4  # fixed bytes that are compared everywhere
+_FIRST = 2  # fixed bytes that are compared everywhere
 
 
 class Layout(NamedTuple):
@@ -71,9 +71,12 @@ class Runs:
         found = [layout.find(window) for layout in layouts]
         position = np.concatenate(found) + start
         layout_index = np.arange(len(layouts)).repeat([len(each) for each in found])
-        order = position.argsort(kind="stable")
-        self.position = position[order]  # int64 [n]
-        self.layout = layout_index[order]  # int64 [n], index of the layout
+        if len(layouts) > 1:
+            order = position.argsort(kind="stable")
+            position = position[order]
+            layout_index = layout_index[order]
+        self.position = position  # int64 [n]
+        self.layout = layout_index  # int64 [n], index of the layout
         self._by_start = self._chain(window, start)
 
     def _chain(self, window: np.ndarray, start: int) -> dict[int, Run]:
@@ -84,11 +87,10 @@ class Runs:
         sizes = np.array([layout.size for layout in self.layouts])
         after = position + sizes[self.layout]
         tag = window[position - start]
-        follows = (position[1:] == after[:-1]) & (tag[1:] == tag[:-1])
-        first = np.append(0, (~follows).nonzero()[0] + 1)
+        ends = (position[1:] != after[:-1]) | (tag[1:] != tag[:-1])
+        first = np.append(0, ends.nonzero()[0] + 1)
         last = np.append(first[1:], len(position))
-        ends = after[last - 1].tolist()
-        runs = map(Run, first.tolist(), last.tolist(), ends)
+        runs = map(Run, first.tolist(), last.tolist(), after[last - 1].tolist())
         return dict(zip(position[first].tolist(), runs, strict=True))
 
     def at(self, position: int, end: int) -> Run | None:
@@ -100,7 +102,8 @@ class Runs:
 
     def values(self, layout: int, dtype: np.dtype) -> np.ndarray:
         """The messages of a layout as records: `dtype` describes bytes from the tag on."""
-        position = self.position[self.layout == layout]
+        is_one = len(self.layouts) == 1
+        position = self.position if is_one else self.position[self.layout == layout]
         size = self.layouts[layout].size
         if not len(position):
             return np.zeros(0, dtype)

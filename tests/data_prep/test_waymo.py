@@ -133,6 +133,10 @@ def test_a_long_record_is_cut_into_windows(tmp_path: Path) -> None:
     whole = Waymo().read(Input(path, str(offsets[0])), "training_20s", tmp_path)
     assert whole.num_steps == 91
     np.testing.assert_array_equal(whole.origin, windows[0].origin)
+    # The present of a published record of 20 s is its first step.
+    first = waymo.scenario(steps=120) + wire.write_number(10, 0)
+    with pytest.raises(SceneError, match=r"current_time_index 0\).*with --window-s$"):
+        read(first, tmp_path)
     with pytest.raises(ConfigError, match=r"^window_s: 0\.25 s"):
         Waymo(window_s=0.25)
 
@@ -189,6 +193,11 @@ def test_a_broken_record_is_refused_with_its_place(tmp_path: Path, case: str) ->
     change, message = BROKEN[case]
     with pytest.raises(SceneError, match=rf"a\.tfrecord: record at byte 0: .*{message}"):
         read(change(waymo.scenario()), tmp_path)
+
+
+def test_a_record_without_map_and_lights_is_a_scene(tmp_path: Path) -> None:
+    scene = read(without(without(waymo.scenario(), 8), 7), tmp_path)
+    assert (scene.num_agents, scene.num_polylines, len(scene.light_lane)) == (3, 0, 0)
 
 
 def test_other_layouts_of_messages_give_the_same_scene(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from data_prep.readers.columns import check_count
 from data_prep.readers.waymo.repeated import Repeated, region
@@ -84,8 +85,9 @@ class Features:
 
         usual = runs.values(0, _POINT)
         others = np.array(self._points.others, np.float64).reshape(-1, 3)
-        # A view of x, y and z, which have a tag of one byte each: half the time of np.stack.
-        table = np.ndarray((len(usual), 3), "<f8", usual, 3, strides=(29, 9)).copy()
+        # A view of x, y and z, which are 9 bytes apart: half the time of np.stack.
+        axes = as_strided(usual["x"], (len(usual), 3), (_POINT.itemsize, 9))
+        table = axes.copy()
         self.point = self._points.take(table, others)
 
     def _lane(self, start: int, end: int) -> tuple[Lane, int]:

@@ -231,9 +231,12 @@ def _window(record: Record, start: int, num_history: int) -> _Window:
     if num_steps - start == num_history:  # a testing split
         end = num_steps
     if start < 0 or end > num_steps:
+        remedy = ""
+        if num_steps > num_history + NUM_FUTURE:  # a record of 20 s, whose present may be 0
+            remedy = ": cut long records into windows with --window-s"
         raise SceneError(
             f"timestamps_seconds: {num_steps} steps, a scene has {num_history} up to the present "
-            f"(current_time_index {record.current}) and {NUM_FUTURE} after it"
+            f"(current_time_index {record.current}) and {NUM_FUTURE} after it{remedy}"
         )
     steps = slice(start, end)
     _check_clock(record.time[steps])

@@ -114,4 +114,4 @@ def _as_arrays(state: Any) -> Any:
 def _as_tensors(state: Any) -> Any:
     if isinstance(state, list):
         return [torch.from_numpy(array) for array in state]
-    return torch.from_numpy(np.asarray(state))
+    return torch.from_numpy(np.array(state))  # a copy: pickled arrays cannot be written to

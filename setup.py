@@ -53,6 +53,8 @@ setup(
         "ray": ["ray>=2.30"],
         "mcap": ["mcap>=1.2"],
         "video": ["av>=12"],
+        "runtime": ["onnxruntime>=1.20"],
+        "export": ["onnx>=1.17", "onnxscript>=0.5", "onnxruntime>=1.20"],
         "heads": [
             "sentencepiece>=0.2",
             "sacrebleu>=2.4",
@@ -81,6 +83,9 @@ setup(
             "transformers>=4.50",
             "shapely>=2",
             "protobuf>=4",
+            "onnx>=1.17",
+            "onnxscript>=0.5",
+            "onnxruntime>=1.20",
         ],
     },
 )

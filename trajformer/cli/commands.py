@@ -59,6 +59,8 @@ COMMANDS = {
     "plot": Command("draw scenes with their map, tracks and predicted modes"),
     "view": Command("write scenes as one HTML file that plays in a browser"),
     "export-mcap": Command("write scenes and forecasts as an MCAP file for Foxglove"),
+    "export": Command("write a model as a file for onnxruntime or torch.export"),
+    "latency": Command("time the forecasts of a model in several runtimes"),
     "demo": Command(
         "simulate, prepare, train, evaluate and plot in a few minutes",
         f"finished steps are kept; {RERUN} to resume",

@@ -34,6 +34,8 @@ KINDS = {
     "mp4": rb".{4}ftyp.*trajformer",  # near the end
     "webm": rb"\x1aE\xdf\xa3.*trajformer",
     "pdf": rb"%PDF.*/Creator \(trajformer\)",  # near the end
+    "onnx": rb"\x08.*trajformer.{1,8}\{",  # metadata, near the end
+    "pt2": rb"PK\x03\x04.*extra/trajformer",  # near the end
     "npz": rb"PK\x03\x04.{26}scene_id\.npy",
     "ckpt": rb"PK\x03\x04.{26}archive/data\.pkl.{,99}trajformer",  # in a run, "epoch" comes first
     "safetensors": rb'.{8}\{"__metadata__":\{"trajformer"',
@@ -45,7 +47,7 @@ KINDS = {
     "md": rb"# Scores of forecasts\n",  # tables of metrics
     "txt": rb"\Z",  # a translation is like any other text, so it never replaces one
 }
-AT_THE_END = ("parquet", "pdf", "mp4", "webm")
+AT_THE_END = ("parquet", "pdf", "mp4", "webm", "onnx", "pt2")
 HEAD_BYTES = 2048
 TAIL_BYTES = 8192
 SUFFIXES = {f".{kind.rpartition('.')[2]}" for kind in (*KINDS, "jpg", "jpeg", "pdf", "svg")}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # repeated from recipes.checkpoint, which imports torch
 AGENT_CHOICES = ("scored", "focal", "moving", "all")  # repeated from evaluation.scoring
 UNTRAINED = ("constant_velocity", "constant_velocity_sampled")
-CHECKPOINT_HELP = "best.ckpt or last.ckpt of a run, or pretrained:NAME"
+CHECKPOINT_HELP = "best.ckpt or last.ckpt of a run, pretrained:NAME, or an exported file"
 MODEL_HELP = (
     "a model without training: constant velocity, or 20 directions around it drawn for each agent"
 )
@@ -118,6 +118,7 @@ def load_forecaster(
     Raises TrajformerError: a file cannot be used, or no model is given. The error then proposes
     included weights and the `command`, such as "evaluate", that uses them.
     """
+    from trajformer.deploy.exported_model import exported_predictor, is_exported
     from trajformer.evaluation.scoring import targets_of
     from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
@@ -128,7 +129,10 @@ def load_forecaster(
     set_threads(args)
     device = pick_device(args.accelerator)
     targets = targets_of(args.agents)
-    predictor = load_predictor(source, device, targets, args.joint)
+    if is_exported(source):
+        predictor = exported_predictor(Path(str(source)), device, targets, args.joint)
+    else:
+        predictor = load_predictor(source, device, targets, args.joint)
     warn_if_interrupted(args.store)
     return SceneStore(args.store, args.split), predictor
 

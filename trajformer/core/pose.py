@@ -349,7 +349,9 @@ def _attend(
         [..., heads, L, d], and bool [..., L], True = the query had a token to attend to; None if
         all of them had one.
     """
-    if _is_in_cells(query, memory):
+    if torch.compiler.is_exporting() and query.ndim == 4:
+        mask = _near_mask(position, memory, mask)
+    elif _is_in_cells(query, memory):
         return _attend_near(query, position, memory, mask)
     if mask is None:
         return attend(query, memory.key, memory.value), None
@@ -360,6 +362,27 @@ def _attend(
 def _is_in_cells(query: Tensor, memory: Memory) -> bool:
     """True if queries attend to near tokens only, as far as padding does not make the number."""
     return memory.key.shape[-2] > MAX_TOKENS and query.ndim == 4
+
+
+def _near_mask(position: Tensor, memory: Memory, mask: Tensor | None) -> Tensor:
+    """The pairs of tokens that `_attend_near` relates, bool [B, L, S].
+
+    Sizes of cells depend on the values of positions, so an exported graph cannot have cells. It
+    computes all pairs and leaves out the distant ones.
+
+    Args:
+        position: [B, L, 2] of the queries.
+        memory: of S tokens.
+        mask: bool, broadcastable to [B, L, S].
+    """
+    key_position = memory.position[:, None]  # [B, 1, S, 2]
+    if mask is None:
+        mask = torch.ones_like(key_position[..., 0], dtype=torch.bool)
+    low = _CELL_M * (position[:, :, None] / _CELL_M).floor()  # [B, L, 1, 2]
+    nearest = torch.minimum(torch.maximum(key_position, low), low + _CELL_M)
+    squared_distance = (key_position - nearest).square().sum(-1)
+    is_small = mask.any(1, keepdim=True).sum(-1, keepdim=True) <= MAX_TOKENS  # [B, 1, 1]
+    return mask & ((squared_distance <= FAR_M**2) | is_small)
 
 
 def _attend_near(

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trajformer.data.arrays import stack_arrays
+from trajformer.data.indexing import take_along
 from trajformer.data.sample import ROUNDING_S, BatchConfig, Frame, Sample, samples
-from trajformer.errors import SceneError
 from trajformer.scenes.geometry import relative_pose, rotate, to_frame, wrap
 from trajformer.scenes.scene import SHORT_LOSS_S, Scene
 
@@ -86,7 +87,7 @@ class Observation(TensorRecord):
     @property
     def num_scenes(self) -> int:
         """B."""
-        return len(self.scene_id)
+        return self.target_mask.shape[0]
 
     @property
     def num_targets(self) -> int:
@@ -190,19 +191,8 @@ def stack(samples: Sequence[Sample], frame: Frame) -> SceneBatch:
 
     Raises SceneError: there are no samples, or they differ in period, H, F or unit.
     """
-    if not samples:
-        raise SceneError("a batch needs at least one scene")
-    first = samples[0]
-    for sample in samples:
-        if sample.clock != first.clock:
-            clocks = f"{sample.clock} differ from {first.clock} of scene {first.scene_id}"
-            raise SceneError(
-                f"scene {sample.scene_id}: period, H, F and unit {clocks} in its batch"
-            )
-    period_s, _, num_future, _ = first.clock
-    tensors = {}
-    for name in first.padded:
-        tensors[name] = _pad([sample.padded[name] for sample in samples])
+    tensors = {name: torch.from_numpy(array) for name, array in stack_arrays(samples).items()}
+    period_s, _, num_future, _ = samples[0].clock
     truth = Truth(tensors.pop("target"), tensors.pop("target_valid"))
     observation = Observation(
         scene_id=tuple([sample.scene_id for sample in samples]),
@@ -225,13 +215,14 @@ def continued(o: Observation) -> Observation:
 
     `pose` and `age` are given; steps that are not recorded may hold anything.
     """
-    # A GPU would have to wait for the answer.
-    if o.age.device.type == "cpu" and not bool((o.age > 0).any()):
+    # A GPU would have to wait for the answer, and a graph cannot depend on it.
+    can_ask = o.age.device.type == "cpu" and not torch.compiler.is_compiling()
+    if can_ask and not bool((o.age > 0).any()):
         return o
     is_continued = o.is_continued
     step = torch.arange(o.num_history, device=o.age.device)
     last = torch.where(o.recorded, step, 0).amax(-1)[..., None, None]  # [B, A, 1, 1]
-    velocity = o.velocity.take_along_dim(last, 2)  # [B, A, 1, 2]
+    velocity = take_along(o.velocity, last, 2)  # [B, A, 1, 2]
     path = o.pose[:, :, None, :2] + velocity * o.step_time[:, None]
     return replace(
         o,
@@ -252,20 +243,6 @@ def restated(o: Observation) -> Observation:
     velocity = o.velocity.take_along_dim(last, 2).squeeze(2)
     point = o.position.take_along_dim(last, 2).squeeze(2) + velocity * age[..., None]
     return continued(replace(o, pose=torch.cat([point, heading], -1), age=age))
-
-
-def _pad(parts: Sequence[np.ndarray]) -> Tensor:
-    """Stack arrays that differ in length along their first axis, padded with zeros.
-
-    Enums become int64. `pad_sequence` of PyTorch takes four times as long.
-    """
-    first = parts[0]
-    dtype: np.dtype = np.dtype(np.int64) if first.dtype == np.uint8 else first.dtype
-    length = max(len(part) for part in parts)
-    padded = np.zeros((len(parts), length, *first.shape[1:]), dtype)
-    for row, part in zip(padded, parts, strict=True):
-        row[: len(part)] = part
-    return torch.from_numpy(padded)
 
 
 def transform(batch: SceneBatch, pose: Tensor) -> SceneBatch:

@@ -10,6 +10,8 @@ def pairwise_distances(first: Tensor, second: Tensor) -> Tensor:
     The matrix-product formula of `torch.cdist` is off: in single precision its error reaches
     metres far from the origin.
     """
+    if torch.compiler.is_exporting():  # ONNX has no `cdist`
+        return (first[..., :, None, :] - second[..., None, :, :]).norm(dim=-1)
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 

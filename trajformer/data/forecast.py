@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trajformer.data.batch import Observation, TensorRecord
+from trajformer.data.indexing import take_along
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
 from trajformer.scenes.geometry import from_frame
@@ -148,10 +149,10 @@ class Forecast:
         mode = mode[..., None, None]  # [B, S or 1, k, 1, 1]
         scale = self.scale
         if scale is not None:
-            scale = scale.take_along_dim(mode, 2)
+            scale = take_along(scale, mode, 2)
         return replace(
             self,
-            position=self.position.take_along_dim(mode, 2),
+            position=take_along(self.position, mode, 2),
             logit=self.logit.gather(-1, index),
             scale=scale,
             auxiliary=(),

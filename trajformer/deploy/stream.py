@@ -28,6 +28,7 @@ from torch import nn
 from trajformer.data.batch import Observation, stack
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import ROUNDING_S, Frame, Sample, sample_near
+from trajformer.deploy.exported_model import exported_predictor, is_exported
 from trajformer.deploy.map_window import MapWindow
 from trajformer.deploy.predicted import PredictedObjects
 from trajformer.errors import TrajformerError
@@ -52,7 +53,7 @@ class OnlineForecaster:
     updates need not wait for it.
 
     Args:
-        model: a checkpoint, `pretrained:NAME`, "constant_velocity", a module
+        model: a checkpoint, `pretrained:NAME`, an exported file, "constant_velocity", a module
             `Observation -> Forecast`, or a `Predictor`.
         clock: period, history and horizon, if the model does not have them from its training.
 
@@ -239,6 +240,8 @@ def _predictor(model: str | Path | nn.Module | Predictor) -> Predictor:
         return model
     if isinstance(model, nn.Module):
         return Predictor(model, device=next(model.parameters(), torch.zeros(())).device)
+    if is_exported(model):
+        return exported_predictor(Path(model), torch.device("cpu"), "all")
     return load_predictor(model)
 
 

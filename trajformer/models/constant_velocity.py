@@ -16,6 +16,7 @@ from torch import Tensor
 
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
+from trajformer.data.indexing import take_along
 from trajformer.losses.displacement import last_valid
 from trajformer.models.forecaster import Forecaster, ModelConfig
 from trajformer.models.horizon import future_time
@@ -67,7 +68,7 @@ class ConstantVelocity(Forecaster, config=ConstantVelocityConfig):
         velocity = mean_velocity
         if self.config.recorded:
             recorded = observation.velocity[:, :targets]
-            velocity = recorded.take_along_dim(last[..., None], 2).squeeze(2)
+            velocity = take_along(recorded, last[..., None], 2).squeeze(2)
         if self.config.along_heading:
             speed = velocity.norm(dim=-1, keepdim=True)
             ahead = torch.cat([speed, torch.zeros_like(speed)], -1)
@@ -170,7 +171,7 @@ def extrapolate(observation: Observation, agents: int | None = None) -> tuple[Te
 
 def _at_step(position: Tensor, step: Tensor) -> Tensor:
     """Positions [B, A, 2] of tracks [B, A, H, 2] at steps int64 [B, A]."""
-    return position.take_along_dim(step[..., None, None], 2).squeeze(2)
+    return take_along(position, step[..., None, None], 2).squeeze(2)
 
 
 def named_noise(observation: Observation, agents: int, count: int, seed: int) -> Tensor:

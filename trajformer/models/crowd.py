@@ -20,6 +20,7 @@ from trajformer.core.blocks import BlockConfig, Encoder, FeedForward, Residual
 from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
+from trajformer.data.indexing import take_along
 from trajformer.data.sample import Frame
 from trajformer.errors import TrajformerError
 from trajformer.losses.displacement import last_valid
@@ -104,7 +105,7 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     # The frame: x is along the mean step from the first to the last observed position.
     first = valid.int().argmax(-1)
     last = last_valid(valid)
-    start = observation.position.take_along_dim(first[..., None, None], 2).squeeze(2)
+    start = take_along(observation.position, first[..., None, None], 2).squeeze(2)
     end = observation.pose[..., :2]
     mean_step = (end - start) / (last - first).clamp(min=1)[..., None]
     length = mean_step.norm(dim=-1)
@@ -120,7 +121,7 @@ def agent_tracks(observation: Observation, step_m: float) -> AgentTracks:
     last_seen = torch.where(valid, index, -1).cummax(-1).values
     before = F.pad(last_seen[..., :-1], (1, 0), value=-1)
     known = valid & (before >= 0)
-    position_before = position.take_along_dim(before.clamp(min=0)[..., None], 2)
+    position_before = take_along(position, before.clamp(min=0)[..., None], 2)
     step = (position - position_before) / (index - before)[..., None] * known[..., None]
 
     rest = known.any(-1) & (step.norm(dim=-1).amax(-1) <= step_m / 5)

@@ -15,6 +15,7 @@ from trajformer.config import Config
 from trajformer.core.blocks import masked_mean
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
+from trajformer.data.indexing import take_along
 
 # Relative weight of the tie-break in `coverage`: more than rounding, less than a relevant
 # difference.
@@ -34,8 +35,12 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
 
     # Modes are compared by rank (K for the most probable), which is exact where small
     # probabilities would be tied.
-    order = forecast.logit.detach().argsort(dim=-1, descending=True, stable=True)
-    rank = (forecast.num_modes - order.argsort(-1)).float()
+    logit = forecast.logit.detach()
+    other = logit[..., None, :]
+    index = torch.arange(forecast.num_modes, device=logit.device)
+    is_earlier = index < index[:, None]  # the first one of equal modes comes first
+    comes_before = (other > logit[..., None]) | ((other == logit[..., None]) & is_earlier)
+    rank = (forecast.num_modes - comes_before.sum(-1)).float()
 
     # Ranks of modes that can be chosen, and of suppressed ones, which are chosen if no other mode
     # is left; a chosen mode has rank 0 and then -1.
@@ -46,7 +51,7 @@ def endpoint_nms(forecast: Forecast, num_modes: int, radius_m: float) -> Forecas
         preference = torch.where(remaining > 0, remaining + forecast.num_modes, suppressed)
         best = preference.argmax(-1, keepdim=True)
         chosen.append(best)
-        near = close.take_along_dim(best[..., None], 2).squeeze(2)
+        near = take_along(close, best[..., None], 2).squeeze(2)
         suppressed = torch.where(near & (remaining > 0), remaining, suppressed)
         suppressed = suppressed.scatter(2, best, -1.0)
         remaining = remaining.masked_fill(near, 0.0).scatter(2, best, 0.0)
@@ -103,7 +108,7 @@ def coverage(
             chosen = gap.argmin(-1)
         largest_gain = torch.maximum(largest_gain, reduction.gather(2, chosen))
         reduction = reduction.scatter(2, chosen, largest_gain)
-        chosen_distance = distance.take_along_dim(chosen[..., None], 2).squeeze(2)
+        chosen_distance = take_along(distance, chosen[..., None], 2).squeeze(2)
         nearest = torch.minimum(nearest, chosen_distance)
     logit = (reduction + _MIN_SPREAD_M).log()
     if together is not None:
@@ -165,7 +170,7 @@ def aggregate(
 
     scale = None
     if forecast.scale is not None and centers.scale is not None:
-        deviation = position - mean.take_along_dim(nearest[..., None, None], 2)
+        deviation = position - take_along(mean, nearest[..., None, None], 2)
         variance = _weighted_mean(weight, forecast.scale.float().square() + deviation.square())
         center_variance = centers.scale.float().square()
         has_modes = (mass > 0)[..., None, None]
@@ -187,7 +192,7 @@ def _cover(close: Tensor, probability: Tensor, count: int) -> Tensor:
         best = score.masked_fill(taken, -1.0).argmax(-1, keepdim=True)  # [B, S, 1]
         chosen.append(best)
         taken = taken.scatter(-1, best, True)
-        uncovered = uncovered & ~close.take_along_dim(best[..., None], -2).squeeze(-2)
+        uncovered = uncovered & ~take_along(close, best[..., None], -2).squeeze(-2)
     return torch.cat(chosen, -1)
 
 

@@ -41,6 +41,7 @@ from trajformer.core.positions import LearnedPosition
 from trajformer.data.batch import Observation, SceneBatch
 from trajformer.data.distances import pairwise_distances
 from trajformer.data.forecast import Forecast
+from trajformer.data.indexing import take_along
 from trajformer.losses.displacement import huber, pairwise_errors
 from trajformer.losses.matching import Match, match_layers
 from trajformer.losses.terms import MatchedLossConfig, Terms, combine, total
@@ -77,7 +78,7 @@ class SceneTrajectories:
     def most_probable(self) -> Tensor:
         """The most probable mode of each query [B, Q, 1 + F, 2]."""
         mode = self.mode_logit.argmax(-1)[..., None, None, None]
-        return self.position.take_along_dim(mode, 2).squeeze(2)
+        return take_along(self.position, mode, 2).squeeze(2)
 
 
 class _Truth(NamedTuple):
@@ -274,7 +275,7 @@ class SceneSet(Forecaster, config=SceneSetConfig):
         penalty = _PENALTY_M * (1.0 - queries.logit.sigmoid())
         penalty = penalty.masked_fill(queries.logit.isneginf(), torch.inf)
         nearest = (distance + penalty[:, None]).argmin(-1)  # [B, S]
-        scene = torch.arange(len(nearest), device=nearest.device)[:, None]
+        scene = torch.arange(nearest.shape[0], device=nearest.device)[:, None]
         chosen = queries.position[scene, nearest]  # [B, S, K, 1 + F, 2]
         future = chosen[:, :, :, 1:] - chosen[:, :, :, :1] + start[:, :, None, None]
         return Forecast(future, queries.mode_logit[scene, nearest], observation.frame)
@@ -302,7 +303,7 @@ class SceneSet(Forecaster, config=SceneSetConfig):
                 logit = part.logit.masked_fill(~agents.exists, -torch.inf)
                 decoded.append(replace(part, logit=logit))
         else:
-            queries = self.queries.expand(len(memory), -1, -1)
+            queries = self.queries.expand(memory.shape[0], -1, -1)
             layers = self.decoder(queries, memory, memory_mask=keys, position=self.queries)
             angle = torch.zeros_like(self.queries[:, 0])
             for x in layers:
@@ -374,5 +375,5 @@ def _scene_pose(observation: Observation) -> Tensor:
     distance = (position - mean[:, None]).norm(dim=-1)  # [B, A]
     distance = distance.masked_fill(~present, torch.inf)
     chosen = distance.argmin(-1)
-    scene = torch.arange(len(chosen), device=chosen.device)
+    scene = torch.arange(chosen.shape[0], device=chosen.device)
     return observation.pose[scene, chosen]

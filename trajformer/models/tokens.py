@@ -132,16 +132,22 @@ def nearest(distance: Tensor, mask: Tensor, radius_m: float, count: int) -> tupl
 
     Returns:
         Indices int64 [..., n] with n = min(count, N), nearest first, and bool [..., n]: False for
-        missing candidates.
+        missing candidates. In an exported graph n = count.
     """
     distance = torch.where(mask, distance, torch.inf)
+    if torch.compiler.is_exporting():
+        # The number of results must not depend on N: missing candidates have the index 0.
+        distance = nn.functional.pad(distance, (0, count), value=torch.inf)
+        value, index = distance.topk(count, largest=False)
+        is_near = (value <= radius_m) & value.isfinite()
+        return torch.where(is_near, index, 0), is_near
     value, index = distance.topk(min(count, distance.shape[-1]), largest=False)
     return index, (value <= radius_m) & value.isfinite()
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """x [B, N, ...] gathered by index [B, S, n] -> [B, S, n, ...]."""
-    scene = torch.arange(len(x), device=x.device)[:, None, None]
+    scene = torch.arange(x.shape[0], device=x.device)[:, None, None]
     return x[scene, index]
 
 

@@ -414,7 +414,7 @@ class Wayformer(Forecaster, config=WayformerConfig):
         """Predict all targets; raises the errors of `check_lengths`."""
         check_lengths(observation, self.config.num_future, self.config.max_history)
         memory, real = self.encoder(self.scenes(observation))  # [N, L, D], [N, L], N = B * S
-        queries = self.queries.expand(len(memory), -1, -1)
+        queries = self.queries.expand(memory.shape[0], -1, -1)
         layers = self.decoder(queries, self.bridge(memory), memory_mask=real[:, None])
         features = layers[-1].unflatten(0, (observation.num_scenes, observation.num_targets))
         forecast = self.head(observation, features)

@@ -93,13 +93,15 @@ def make_most_probable(logit: Tensor, chosen: Tensor) -> Tensor:
     highest, top = logit.max(-1, keepdim=True)
     # Without this lead, modes that tie in bfloat16 would stay equal.
     lead = _MARGIN * highest.abs().clamp(min=1)
-    exchanged = logit.scatter(-1, top, logit.take_along_dim(chosen, -1))
+    exchanged = logit.scatter(-1, top, logit.gather(-1, chosen))
     return exchanged.scatter(-1, chosen, highest + lead)
 
 
 def order_nested(logit: Tensor, nested: int) -> Tensor:
     """The same logits in another order: the first `nested` modes have the highest ones."""
     values, order = logit.sort(-1, descending=True)
-    is_other = (order >= nested).byte()
-    nested_first = order.take_along_dim(is_other.argsort(stable=True, dim=-1), -1)
+    # Nested modes in their order, then the others; all keys differ, so any sort is stable.
+    rank = torch.arange(logit.shape[-1], device=logit.device)
+    is_other = (order >= nested).long()
+    nested_first = order.gather(-1, (is_other * len(rank) + rank).argsort(-1))
     return torch.empty_like(logit).scatter(-1, nested_first, values)

@@ -103,7 +103,7 @@ def graphs_of(model: Any, spec: DataSpec, config: BatchConfig) -> dict[str, Grap
     Raises TrajformerError: the input has the frame of the focal agent.
     """
     if getattr(model, "keeps_map", False):
-        inputs = (*AGENT_INPUTS, "polyline_mask", "map_offset", *MAP_ENCODING)
+        inputs: tuple[str, ...] = (*AGENT_INPUTS, "polyline_mask", "map_offset", *MAP_ENCODING)
         return {
             MAP_GRAPH: Graph(MapGraph(model, spec), MAP_INPUTS, MAP_ENCODING),
             FORECAST_GRAPH: Graph(AgentGraph(model, spec), inputs, OUTPUTS),

@@ -102,7 +102,15 @@ class Features:
         interpolating = False
         for _ in range(MAX_FIELDS):
             if start >= end:
-                return Lane(*links.values(), interpolating, span), lane_type
+                lane = Lane(
+                    entries=links[_ENTRIES],
+                    exits=links[_EXITS],
+                    left=links[_LEFT],
+                    right=links[_RIGHT],
+                    interpolating=interpolating,
+                    span=span,
+                )
+                return lane, lane_type
             if content[start] == _LANE_POINTS:
                 start = self._points.collect_at(start, end)
                 continue

@@ -118,7 +118,10 @@ LOG_MAPS: Cases = {"truncated": (text("}$", ""), "map cannot be read")}
 # ---- INTERACTION ---------------------------------------------------------------------------------
 
 LANELETS: Cases = {
-    "other XML": (text("(?s)^.*$", "<a/>", 1), "relation: no lanelet of subtype road, highway"),
+    "other XML": (
+        text("(?s)^.*$", "<a/>", 1),
+        "relation: no lanelet of subtype road, main_road, highway",
+    ),
     "external entity": (
         prefix('<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'),
         "a document type",

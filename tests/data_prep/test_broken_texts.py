@@ -76,7 +76,7 @@ METAS: Cases = {
 
 FILES: Files = {
     "recording": ("eth_ucy", "*.txt", RECORDINGS),
-    "place": ("sdd", "*.txt", PLACES),
+    "place": ("sdd", "gates_0.txt", PLACES),
     "labels": ("nuscenes_prediction", "scene-*.txt", LABELS),
     "raster-meta": ("nuscenes_prediction", "meta_*.txt", METAS),
 }

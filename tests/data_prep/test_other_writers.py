@@ -196,6 +196,12 @@ def test_a_row_of_another_layout_is_named(tmp_path: Path) -> None:
         reader.read(item, "eth_test", tmp_path)
 
 
+# One obstacle of the CommonRoad file has areas instead of positions.
+UNUSABLE = {
+    "commonroad": ["dynamicObstacle: predicted as occupied areas, which have no positions"],
+}
+
+
 def test_published_files_have_no_unusable_details(tmp_path: Path) -> None:
     for name, make in FOLDERS.items():
         reader = make(tmp_path / name)
@@ -203,4 +209,5 @@ def test_published_files_have_no_unusable_details(tmp_path: Path) -> None:
             for split in reader.splits(tmp_path / name):
                 for item in reader.inputs(tmp_path / name, split):
                     reader.read(item, split, tmp_path / name)
-        assert dropped == {}, name
+        reasons = [reason for _, reason in dropped]
+        assert reasons == UNUSABLE.get(name, []), name

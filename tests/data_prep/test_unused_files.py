@@ -89,7 +89,6 @@ TABLES: dict[str, tuple[Callable[[Path], object], str]] = {
     "c.CSV": (os.mkfifo, "val/c.CSV: cannot be read: neither a file nor a folder"),
     "d.parquet": (Path.mkdir, "a folder, expected a file"),
     "e": (broken_link, "cannot be read: a link to a missing file"),
-    "lanes.osm": (Path.touch, f"not used: expected {TABLE.layout}"),
     "f.lanes.geojson": (Path.touch, f"not used: expected {TABLE.layout}"),
     "g.csv.bz2": (Path.touch, f"not used: expected {TABLE.layout}"),
     "caf\udce9.csv": (Path.touch, "the name of the file is not UTF-8: rename it"),

@@ -4,6 +4,7 @@ The processes are forked from a server that has imported the package, because im
 seconds.
 """
 
+import concurrent.futures.process  # noqa: F401  unreadable once a use has no rights
 import contextlib
 import ctypes
 import hashlib

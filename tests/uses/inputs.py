@@ -231,7 +231,7 @@ CASES = [
     ),
     Case("a negative seed", "synthesize s --seed -1", "seed: Not of type", status=2),
     Case("an empty batch", f"{CONSTANT} store --batch-size 0", "batch_size", status=2),
-    Case("an unknown source", "preprocess waymo raw s", "invalid choice: 'waymo'", status=2),
+    Case("an unknown source", "preprocess kitti raw s", "invalid choice: 'kitti'", status=2),
     Case(
         "broken scenarios are listed, the others are kept",
         PREPARE_VAL,

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -246,7 +247,12 @@ def test_the_command_ends_by_ctrl_c(tmp_path: Path) -> None:
     scene = replace(make_scene(), scene_id="only")
     write_shard(shard_path(tmp_path, "val", 0), [scene], ShardInfo("synthetic", "val"))
     words = [sys.executable, "-m", "trajformer.cli", "view", str(tmp_path)]
-    with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+    # Processes in the background of a shell ignore Ctrl-C, which their children inherit.
+    restore = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words, env=environment(), stdout=pipe, text=True, preexec_fn=restore
+    ) as process:
         assert process.stdout is not None
         address, note = process.stdout.readline().split(maxsplit=1)
         assert note == "(1 scene; Ctrl-C ends)\n"

@@ -169,8 +169,9 @@ class Scene:
                 are interpolated.
             lanes: file, GeoJSON document, arrays or scene, see `lane_files.as_vector_map`.
             now: the present in seconds, by default the last timestamp; later rows are ignored.
-            period_s, num_history, num_future: clock and horizon, as the model needs them
-                (`model.trained_on`).
+            period_s: seconds between two steps, as in `model.trained_on`.
+            num_history: H.
+            num_future: F.
 
         Raises SceneError: a column or a value cannot be used.
         """

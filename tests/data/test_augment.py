@@ -255,6 +255,7 @@ def test_position_noise_has_a_uniform_deviation_in_half_of_the_scenes(batch: Sce
     many = edit(
         batch,
         scene_id=("",) * 400,
+        target_mask=o.target_mask[:1].repeat_interleave(400, 0),
         position=o.position[:1].repeat_interleave(400, 0),
         velocity=o.velocity[:1].repeat_interleave(400, 0),
         valid=o.valid[:1].repeat_interleave(400, 0),

@@ -14,6 +14,7 @@ from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.reader import Input
 from data_prep.readers.thinning import thin_polylines
+from data_prep.readers.waymo.features import ENTRIES, EXITS, LEFT, RIGHT
 from data_prep.readers.waymo.lane_details import lane_details
 from data_prep.readers.waymo.reader import Waymo
 from data_prep.readers.waymo.record import (
@@ -303,7 +304,7 @@ def check_map(record: Record, message: Any) -> None:
     names = {3: "lane", 4: "road_line", 5: "road_edge", 7: "stop_sign", 8: "crosswalk"}
     names |= {9: "speed_bump", 10: "driveway"}
     features = message.map_features
-    assert record.feature_id == [feature.id for feature in features]
+    assert record.feature_id.tolist() == [feature.id for feature in features]
     stop_lanes = []
     for index, feature in enumerate(features):
         kind = record.feature_kind[index]
@@ -320,24 +321,28 @@ def check_map(record: Record, message: Any) -> None:
             assert record.feature_type[index] == inner.type
         if kind == 3:
             check_lane(record, index, inner)
-    assert record.stop_lanes == stop_lanes
+    assert record.stop_lanes.tolist() == stop_lanes
 
 
 def check_lane(record: Record, index: int, inner: Any) -> None:
-    lane = record.lanes[index]
-    assert lane.entries == list(inner.entry_lanes)
-    assert lane.exits == list(inner.exit_lanes)
-    assert lane.interpolating == inner.interpolating
+    links = record.links
+    lane_ids = {}
+    for field in (ENTRIES, EXITS, LEFT, RIGHT):
+        is_field = (links.feature == index) & (links.kind == field)
+        lane_ids[field] = links.lane_id[is_field].tolist()
+    assert lane_ids[ENTRIES] == list(inner.entry_lanes)
+    assert lane_ids[EXITS] == list(inner.exit_lanes)
+    assert record.interpolating[index] == inner.interpolating
     details = lane_details(record, index)
     if inner.HasField("speed_limit_mph"):
         assert details.speed_limit_mph == inner.speed_limit_mph
-    for side in ("left", "right"):
+    for side, field in (("left", LEFT), ("right", RIGHT)):
         neighbors = [
             tuple(getattr(each, name) for name in waymo.MESSAGES["Neighbor"])
             for each in getattr(inner, f"{side}_neighbors")
         ]
         assert getattr(details, f"{side}_neighbors") == neighbors
-        assert getattr(lane, side) == [each[0] for each in neighbors]
+        assert lane_ids[field] == [each[0] for each in neighbors]
         boundaries = [
             tuple(getattr(each, name) for name in waymo.MESSAGES["Boundary"])
             for each in getattr(inner, f"{side}_boundaries")

@@ -12,6 +12,7 @@ from support import waymo
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
 from data_prep.readers.waymo import crc32c as crc
+from data_prep.readers.waymo.messages import all_numbers, read_messages
 from data_prep.readers.waymo.reader import Waymo
 from data_prep.readers.waymo.tfrecord import (
     frame_record,
@@ -136,3 +137,61 @@ def test_a_split_of_many_files_is_prepared_from_their_lengths(tmp_path: Path) ->
         f"{NUM_FILES - 1:04d}-9",
     }
     np.testing.assert_allclose(store[5].position[0, 10], 0.0, atol=1e-3)
+
+
+# ---- the fields of many messages -----------------------------------------------------------------
+
+
+def random_message(rng: random.Random) -> bytes:
+    """Fields of all wire types with numbers and values of all lengths."""
+    parts = []
+    for _ in range(rng.randrange(12)):
+        number = rng.choice([1, 2, 9, 15, 16, 500])
+        size = rng.choice([0, 1, 20, 127, 128, 300])
+        value = rng.choice([0, 1, 127, 128, 2**14, 2**27, 2**28, 2**40, -1, -(2**63)])
+        kinds = [
+            wire.write_number(number, value),
+            wire.write_bytes(number, bytes(size)),
+            wire.write_double(number, 1.5),
+            wire.write_float(number, 2.5),
+        ]
+        parts.append(rng.choice(kinds))
+    return b"".join(parts)
+
+
+def test_the_fields_of_many_messages_are_those_of_each() -> None:
+    rng = random.Random(0)
+    messages = [random_message(rng) for _ in range(200)]
+    data = b"".join(messages)
+    end = np.cumsum([len(message) for message in messages])
+    start = np.append(0, end[:-1])
+    fields = read_messages(data, start, end)
+    rows = list(zip(*(column.tolist() for column in fields), strict=True))
+    expected = []
+    for index, (first, last) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        for number, kind, value, after in wire.read_fields(data, first, last):
+            number_or_start = wire.signed(value) if kind == wire.VARINT else value
+            expected.append((index, number, kind, number_or_start, after))
+    assert rows == expected
+
+    # A length that exceeds its message is damage, also if more data follow.
+    is_bytes = (fields.kind == wire.BYTES) & (fields.number < 16)
+    last = is_bytes.nonzero()[0][-1]
+    end[fields.message[last]] = fields.end[last] - 1
+    with pytest.raises(wire.WireError, match="truncated"):
+        read_messages(data, start, end)
+
+
+def test_packed_and_single_numbers_of_many_fields() -> None:
+    lists = [[1, 300], [], [-5, 2**40, 0], [7]]
+    packed = [wire.write_bytes(9, b"".join(map(wire.write_varint, each))) for each in lists]
+    for messages in (packed, [*packed, wire.write_number(9, -3)]):
+        data = b"".join(messages)
+        end = np.cumsum([len(message) for message in messages])
+        fields = read_messages(data, np.append(0, end[:-1]), end)
+        numbers, field = all_numbers(data, fields)
+        assert numbers.tolist() == [1, 300, -5, 2**40, 0, 7, -3][: len(messages) + 2]
+        assert field.tolist() == [0, 0, 2, 2, 2, 3, 4][: len(messages) + 2]
+    cut = wire.write_bytes(9, b"\x80")
+    with pytest.raises(wire.WireError, match="truncated"):
+        all_numbers(cut, read_messages(cut, np.array([0]), np.array([len(cut)])))

@@ -27,7 +27,7 @@ def lane_details(record: Record, feature: int) -> LaneDetails:
     """Speed limit, neighbours and boundaries of the lane with this index among the features."""
     speed_limit = math.nan
     parts: dict[int, list[tuple[int, ...]]] = {number: [] for number in (*_NEIGHBORS, *_BOUNDARIES)}
-    for field in read_fields(record.content, *record.lanes[feature].span):
+    for field in read_fields(record.content, *record.feature_span[feature].tolist()):
         number = field[0]
         if number == _SPEED_LIMIT:
             speed_limit = read_double(record.content, field)

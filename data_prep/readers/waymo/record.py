@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from data_prep.readers.columns import check_count
 from data_prep.readers.waymo import tfrecord
-from data_prep.readers.waymo.features import Features, Lane, read_point
+from data_prep.readers.waymo.features import Features, Links, read_point
+from data_prep.readers.waymo.messages import read_messages, spans
 from data_prep.readers.waymo.repeated import Repeated, region
 from data_prep.readers.waymo.runs import Layout, Runs
 from trajformer.errors import SceneError
@@ -39,6 +41,7 @@ MAX_LIGHTS = 1_000_000  # states
 # Field numbers of `Scenario`.
 _TIMESTAMPS, _TRACKS, _INTEREST, _ID, _EGO = 1, 2, 4, 5, 6
 _LIGHTS, _FEATURES, _CURRENT, _PREDICT = 7, 8, 10, 11
+_STATES = 3  # of `Track`
 
 # ---- layouts of the usual messages, from the tag of their field on -------------------------------
 
@@ -51,13 +54,13 @@ _STATE_LAYOUTS = (
 )
 _STATE = np.dtype(
     {
-        "names": ["x", "y", "z", "size", "heading", "velocity_x", "velocity_y", "valid"],
-        "formats": ["<f8", "<f8", "<f8", "V15", "<f4", "<f4", "<f4", "u1"],
-        "offsets": [3, 12, 21, 29, 45, 50, 55, 60],
+        # The first of three positions, three sizes and two velocities.
+        "names": ["x", "length", "heading", "velocity_x", "valid"],
+        "formats": ["<f8", "<f4", "<f4", "<f4", "u1"],
+        "offsets": [3, 30, 45, 50, 60],
         "itemsize": 61,
     }
 )
-_SIZE_PART = np.dtype({"names": ["value"], "formats": ["<f4"], "offsets": [1], "itemsize": 5})
 _LANE_BYTES = (1, 2, 3)  # of the varint with the lane of a light
 
 
@@ -110,13 +113,16 @@ class Record(NamedTuple):
     heading: np.ndarray  # float32 [A, L], radians
     velocity: np.ndarray  # float32 [A, L, 2], m/s
     valid: np.ndarray  # bool [A, L]
-    feature_id: list[int]  # M
-    feature_kind: list[int]  # M, one of `FEATURE_KINDS`
-    feature_type: list[int]  # M, of lanes, road lines and road edges
+    feature_id: np.ndarray  # int64 [M]
+    feature_kind: np.ndarray  # int64 [M], one of `FEATURE_KINDS`
+    # int64 [M]; lanes: 0 undefined, 1 freeway, 2 surface street, 3 bike lane; road lines and edges
+    feature_type: np.ndarray
+    feature_span: np.ndarray  # int64 [M, 2], start and end of the feature in `content`
     feature_offset: np.ndarray  # int64 [M + 1], feature m has point[offset[m]:offset[m + 1]]
     point: np.ndarray  # float64 [P, 3], metres
-    lanes: dict[int, Lane]  # by index of the feature
-    stop_lanes: list[int]  # ids of the lanes with a stop sign
+    interpolating: np.ndarray  # bool [M], a lane connects two others, as in intersections
+    links: Links  # between lanes
+    stop_lanes: np.ndarray  # int64, ids of the lanes with a stop sign
     light_step: np.ndarray  # int64 [N]
     light_lane: np.ndarray  # int64 [N], id of the lane
     light_state: np.ndarray  # uint8 [N]
@@ -174,7 +180,7 @@ def parse_record(content: bytes, path: Path) -> Record:
         interest=interest,
         predict=[_prediction(content, field) for field in parts.get(_PREDICT, [])],
         track_id=tracks.track_id,
-        track_type=np.array(tracks.track_type, np.uint8),
+        track_type=tracks.track_type,
         position=tracks.position,
         size=tracks.size,
         heading=tracks.heading,
@@ -183,9 +189,11 @@ def parse_record(content: bytes, path: Path) -> Record:
         feature_id=features.feature_id,
         feature_kind=features.kind,
         feature_type=features.type,
+        feature_span=features.span,
         feature_offset=features.offset,
         point=features.point,
-        lanes=features.lanes,
+        interpolating=features.interpolating,
+        links=features.links,
         stop_lanes=features.stop_lanes,
         light_step=lights.step,
         light_lane=lights.lane,
@@ -229,60 +237,57 @@ class _Tracks:
     """Tracks and their states, see `Record`."""
 
     def __init__(self, content: bytes, fields: list[Field], steps: int, path: Path) -> None:
-        check_count(len(fields), MAX_TRACKS, "tracks", path)
-        check_count(len(fields) * steps, MAX_CELLS, "steps of all tracks", path)
-        runs = Runs(content, *region(fields), _STATE_LAYOUTS)
-        states = Repeated(runs, 3, _read_state, len(fields) * steps)
-        self.track_id: list[int] = []
-        self.track_type: list[int] = []
-        for index, field in enumerate(fields):
-            before = states.count
-            track_id = track_type = 0
-            for part in states.collect(*read_span(field)):
-                if part[0] == 1:
-                    track_id = read_number(part)
-                elif part[0] == 2:
-                    track_type = read_number(part)
-            if states.count - before != steps:
-                count = states.count - before
-                raise WireError(f"tracks[{index}]: {count} states for {steps} timestamps")
-            self.track_id.append(track_id)
-            self.track_type.append(track_type if 0 <= track_type < 256 else 0)
-        self._arrange(states, len(fields), steps)
+        count = len(fields)
+        check_count(count, MAX_TRACKS, "tracks", path)
+        check_count(count * steps, MAX_CELLS, "steps of all tracks", path)
+        start, end = spans(fields)
+        runs = Runs(content, *region(start, end), _STATE_LAYOUTS)
+        parts = read_messages(content, start, end, runs, _STATES)
+        self.track_id = parts.select(parts.number == 1).last_numbers(0, count).tolist()
+        track_type = parts.select(parts.number == 2).last_numbers(0, count)
+        is_type = (track_type >= 0) & (track_type < 256)
+        self.track_type = np.where(is_type, track_type, 0).astype(np.uint8)
 
-    def _arrange(self, states: Repeated, tracks: int, steps: int) -> None:
-        """The states as arrays [A, L, ...]."""
-        runs = states.runs
+        states = Repeated(parts.select(parts.number == _STATES), runs, _read_state, MAX_CELLS)
+        num_states = np.diff(states.offsets(count))
+        wrong = (num_states != steps).nonzero()[0]
+        if len(wrong):
+            problem = f"{num_states[wrong[0]]} states for {steps} timestamps"
+            raise WireError(f"tracks[{wrong[0]}]: {problem}")
+        self._arrange(states, runs, count, steps)
+
+    def _arrange(self, states: Repeated, runs: Runs, tracks: int, steps: int) -> None:
+        """The states as arrays [A, L, ...]; cells without a valid state stay zero."""
         usual = runs.values(0, _STATE)
         others = np.array(states.others, np.float64).reshape(-1, 10)
-        # Rows of usual states that are not valid stay zero.
-        is_full = (runs.layout == 0).nonzero()[0]
-        num_usual = len(runs.position)
-        size = usual["size"].copy().view(_SIZE_PART)["value"].reshape(-1, 3)
-        parts = {
-            "position": (np.stack([usual["x"], usual["y"], usual["z"]], -1), others[:, :3]),
-            "size": (size, others[:, 3:6]),
-            "heading": (usual["heading"], others[:, 6]),
-            "velocity": (
-                np.stack([usual["velocity_x"], usual["velocity_y"]], -1),
-                others[:, 7:9],
-            ),
-            "valid": (usual["valid"].astype(bool), others[:, 9].astype(bool)),
-        }
-        arrays = {}
-        for name, (values, other_values) in parts.items():
-            rows = np.zeros((num_usual, *values.shape[1:]), values.dtype)
-            rows[is_full] = values
-            taken = states.take(rows, other_values)
-            arrays[name] = taken.reshape(tracks, steps, *values.shape[1:])
-        self.valid: np.ndarray = arrays.pop("valid")
-        invalid = ~self.valid
-        for values in arrays.values():
-            values[invalid] = 0
-        self.position = arrays["position"]
-        self.size = arrays["size"]
-        self.heading = arrays["heading"]
-        self.velocity = arrays["velocity"]
+        # The row of each message: first usual states with all fields, then others.
+        row_of = np.full(len(runs.position) + len(others), -1)
+        row_of[np.append(runs.layout == 0, np.ones(len(others), bool))] = np.arange(
+            len(usual) + len(others)
+        )
+        row = row_of[states.numbers()]
+        is_valid = np.append(usual["valid"] != 0, others[:, 9] != 0)
+        self.valid = np.append(is_valid, False)[row].reshape(tracks, steps)  # the last one is -1
+        cell = self.valid.reshape(-1).nonzero()[0]
+        row = row[cell]
+        # As a rule, all usual states are valid and in order.
+        rows = slice(None) if len(row) == len(usual) and not len(others) else row
+
+        def values(name: str, count: int, distance: int, first: int) -> np.ndarray:
+            """Some numbers of the valid states, `distance` bytes apart, in an array [A, L, n]."""
+            value = usual[name]
+            table = as_strided(value, (len(usual), count), (_STATE.itemsize, distance))
+            if len(others):
+                other = others[:, first : first + count].astype(value.dtype)
+                table = np.concatenate([table, other])
+            array = np.zeros((tracks * steps, count), value.dtype)
+            array[cell] = table[rows]
+            return array.reshape(tracks, steps, count)
+
+        self.position = values("x", 3, 9, 0)
+        self.size = values("length", 3, 5, 3)
+        self.heading = values("heading", 1, 5, 6)[..., 0]
+        self.velocity = values("velocity_x", 2, 5, 7)
 
 
 def _read_state(data: bytes, start: int, end: int) -> tuple[float, ...]:
@@ -312,18 +317,17 @@ class _Lights:
         self.point = np.zeros((0, 3))
         if not fields:
             return
-        runs = Runs(content, *region(fields), _LIGHT_LAYOUTS)
-        lights = Repeated(runs, 1, _read_light, MAX_LIGHTS)
-        counts = []
-        for field in fields:
-            before = lights.count
-            lights.collect(*read_span(field))
-            counts.append(lights.count - before)
-        self.step = np.arange(len(fields)).repeat(counts)
+        start, end = spans(fields)
+        runs = Runs(content, *region(start, end), _LIGHT_LAYOUTS)
+        parts = read_messages(content, start, end, runs, 1)
+        lights = Repeated(parts.select(parts.number == 1), runs, _read_light, MAX_LIGHTS)
+        self.step = np.arange(len(fields)).repeat(np.diff(lights.offsets(len(fields))))
 
         table = np.zeros((len(runs.position), 5))
         for layout, lane_bytes in enumerate(_LANE_BYTES):
             values = runs.values(layout, _LIGHT_DTYPES[layout])
+            if not len(values):
+                continue
             weight = 128 ** np.arange(lane_bytes)
             lane = (values["lane"] & 0x7F) @ weight
             columns = [lane, *(values[name] for name in ("state", "x", "y", "z"))]

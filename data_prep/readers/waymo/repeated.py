@@ -4,89 +4,77 @@ from collections.abc import Callable
 
 import numpy as np
 
+from data_prep.readers.waymo.messages import RUN, Fields
 from data_prep.readers.waymo.runs import Runs
-from trajformer.scenes.wire import BYTES, MAX_FIELDS, Field, WireError, read_field, read_span
+from trajformer.scenes.wire import BYTES, WireError
+
+# Parses the message data[start:end].
+Parse = Callable[[bytes, int, int], tuple[float, ...]]
 
 
 class Repeated:
-    """The messages of a repeated field, in order: runs of usual ones, and single others.
+    """The messages of a repeated field, in order: usual ones, and others one by one.
 
     Args:
+        fields: the field in all messages that contain it, from `read_messages`.
         runs: the usual messages.
-        number: of the field.
-        read: parses a message that has another layout.
+        parse: parses a message that has another layout.
         maximum: number of messages.
+
+    Attributes:
+        others: the values of messages with other layouts.
     """
 
-    def __init__(
-        self,
-        runs: Runs,
-        number: int,
-        read: Callable[[bytes, int, int], tuple[float, ...]],
-        maximum: int,
-    ) -> None:
-        self.runs = runs
-        self.number = number
-        self.read = read
-        self.maximum = maximum
-        self.others: list[tuple[float, ...]] = []
-        self.count = 0
-        self._ranges: list[tuple[int, int]] = []
+    def __init__(self, fields: Fields, runs: Runs, parse: Parse, maximum: int) -> None:
+        # Fields of another type are unknown ones.
+        fields = fields.select((fields.kind == RUN) | (fields.kind == BYTES))
+        is_run = fields.kind == RUN
+        self._first = np.zeros(len(is_run), np.int64)
+        self._last = np.zeros(len(is_run), np.int64)
+        run = fields.value[is_run]
+        self._first[is_run] = runs.first[run]
+        self._last[is_run] = runs.last[run]
 
-    def collect(self, start: int, end: int, number: int | None = None) -> list[Field]:
-        """Collect the messages of the message data[start:end]; return its other fields."""
-        data = self.runs.data
-        tag = (self.number if number is None else number) << 3 | BYTES
-        fields: list[Field] = []
-        while start < end:
-            if data[start] == tag:
-                start = self.collect_at(start, end)
-                continue
-            field = read_field(data, start, end)
-            fields.append(field)
-            start = field[3]
-            if len(fields) > MAX_FIELDS:
-                raise WireError(f"more than {MAX_FIELDS} fields")
-        return fields
+        # Other messages have numbers after those of the runs.
+        other = (~is_run).nonzero()[0]
+        self._first[other] = len(runs.position) + np.arange(len(other))
+        self._last[other] = self._first[other] + 1
+        self._length = self._last - self._first
+        self._message = fields.message
+        self.count = int(self._length.sum())
+        if self.count > maximum:
+            raise WireError(f"field {fields.number[0]}: more than {maximum} messages")
+        single = fields.select(~is_run)
+        bounds = zip(single.value.tolist(), single.end.tolist(), strict=True)
+        self.others = [parse(runs.data, start, end) for start, end in bounds]
 
-    def collect_at(self, start: int, end: int) -> int:
-        """Collect the run or the single message at a position; return the position after it."""
-        run = self.runs.at(start, end)
-        if run is not None:
-            first, last, after = run
-        else:
-            data = self.runs.data
-            field = read_field(data, start, end)
-            first = len(self.runs.position) + len(self.others)
-            last = first + 1
-            self.others.append(self.read(data, *read_span(field)))
-            after = field[3]
-        self._ranges.append((first, last))
-        self.count += last - first
-        if self.count > self.maximum:
-            raise WireError(f"field {self.number}: more than {self.maximum} messages")
-        return after
+    def offsets(self, count: int) -> np.ndarray:
+        """The index of the first value of each of `count` messages, and the end, int64."""
+        before = np.append(0, self._length.cumsum())
+        return before[self._message.searchsorted(np.arange(count + 1))]
+
+    def numbers(self) -> np.ndarray | slice:
+        """The numbers [n] of the messages in order: those of `runs`, then those of `others`."""
+        first = self._first
+        last = self._last
+        if len(first) and (first[1:] == last[:-1]).all():  # nothing was left out
+            return slice(int(first[0]), int(last[-1]))
+        shift = first - (self._length.cumsum() - self._length)
+        return np.arange(self.count) + shift.repeat(self._length)
 
     def take(self, usual: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """The values [n, ...] of the collected messages, in order.
+        """The values [n, ...], in order.
 
         `usual` has the values of all messages of `runs`, `others` those of `self.others`.
         """
-        if not self._ranges:
-            return usual[:0]
-        first, last = np.array(self._ranges).T
-        if (first[1:] == last[:-1]).all() and last[-1] <= len(usual):  # no message was left out
-            return usual[first[0] : last[-1]]
-        length = last - first
-        shift = first - (length.cumsum() - length)
-        index = np.arange(self.count) + shift.repeat(length)
-        values: np.ndarray = np.concatenate([usual, others.astype(usual.dtype)]).take(index, 0)
+        if len(others):
+            usual = np.concatenate([usual, others.astype(usual.dtype)])
+        values: np.ndarray = usual[self.numbers()]
         return values
 
 
-def region(fields: list[Field]) -> tuple[int, int]:
-    """Start and end of the messages of a field."""
-    spans = [read_span(field) for field in fields]
-    if not spans:
+def region(start: np.ndarray, end: np.ndarray) -> tuple[int, int]:
+    """Start and end of the part of the data with all messages."""
+    if not len(start):
         return 0, 0
-    return min(start for start, _ in spans), max(end for _, end in spans)
+    return int(start.min()), int(end.max())

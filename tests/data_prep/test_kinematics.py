@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trajformer.scenes.kinematics import Motion, estimate_motion, estimate_rows
+from trajformer.scenes.kinematics import Motion, estimate_history, estimate_motion, estimate_rows
 
 RATES_HZ = (1.0, 2.5, 10.0, 25.0, 50.0)
 NOISE_M = 0.03
@@ -159,3 +159,18 @@ def test_no_agents() -> None:
     assert motion.velocity.shape == (0, 5, 2)
     motion = estimate_motion(np.zeros((2, 5, 2)), np.zeros((2, 5), bool), 3, 0.1)
     assert not motion.heading.any()
+
+
+def test_needed_entries_of_first_steps_equal_those_of_the_whole_history() -> None:
+    rng = np.random.default_rng(0)
+    position = rng.normal(0, 1, (12, 20, 2)).cumsum(1)
+    valid = rng.random((12, 20)) < 0.8
+    valid[0] = False
+    is_first = np.arange(20) == valid.argmax(1)[:, None]
+    whole = estimate_history(position, valid, 0.1)
+    first = estimate_history(position, valid, 0.1, is_first)
+    for expected, values in zip(whole, first, strict=True):
+        assert np.array_equal(values[is_first & valid], expected[is_first & valid])
+    both = estimate_history(position, valid, 0.1, np.ones_like(valid))
+    for expected, values in zip(whole, both, strict=True):
+        assert np.array_equal(values, expected)

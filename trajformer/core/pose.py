@@ -17,8 +17,7 @@ points is the same for a whole row of scores and is left out), so one call of `a
 with memory linear in the number of tokens. The values contain points, too: their means are returned
 in the frame of the query, with their lengths.
 
-If a scene has more than `MAX_TOKENS` tokens, without padding, they attend to the tokens within
-`FAR_M` of their cell of a grid. So time is linear at constant density, too.
+Large scenes attend to near tokens only (`memory.py`), so time is linear at constant density, too.
 
 Geometry is computed in float32, also under autocast: squares of coordinates do not fit half
 precision.
@@ -27,24 +26,20 @@ precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trajformer.config import Config
-from trajformer.core.attention import attend, attention_weights
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
+from trajformer.core.memory import Memory, attend_memory, memory_weights
 from trajformer.core.multihead import RecordedLayer
 from trajformer.errors import ConfigError
 
 MULTIPLES = 2  # of the relative heading
-MAX_TOKENS = 512  # with more, a token attends only to the tokens within FAR_M of its cell
-FAR_M = 80.0
-_CELL_M = 150.0  # side of a cell
 _EPSILON = 1e-6  # keeps the gradient of a length of zero finite
 # The fused kernel of a CPU needs head widths that are multiples of 8, equal for queries and values.
 _KERNEL_WIDTH = 8
@@ -171,48 +166,6 @@ def _precise(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-class Memory:
-    """Keys and values of tokens in the common frame, which several queries can share.
-
-    Args:
-        key: float32 [..., heads, S, d].
-        value: float32 [..., heads, S, d].
-        position: float32 [..., S, 2], metres.
-    """
-
-    def __init__(self, key: Tensor, value: Tensor, position: Tensor) -> None:
-        self.key = key
-        self.value = value
-        self.position = position
-        self._near: dict[tuple[int, ...], tuple[Tensor, Tensor, Tensor]] = {}
-
-    @classmethod
-    def join(cls, *parts: Memory) -> Memory:
-        """The tokens of all parts in a row."""
-        key = torch.cat([part.key for part in parts], -2)
-        value = torch.cat([part.value for part in parts], -2)
-        position = torch.cat([part.position for part in parts], -2)
-        return cls(key, value, position)
-
-    def near(self, scene: int, cell: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """The tokens within `FAR_M` of a cell of a grid of `_CELL_M`: indices, keys and values.
-
-        Indices are int64 [n], keys and values [1, heads, n, d]. They are selected once, since
-        several layers use the same memory.
-        """
-        if (scene, *cell) not in self._near:
-            position = self.position[scene]
-            low = _CELL_M * torch.tensor(cell, dtype=position.dtype, device=position.device)
-            high = low + _CELL_M
-            nearest = torch.minimum(torch.maximum(position, low), high)
-            squared_distance = (position - nearest).square().sum(-1)
-            index = (squared_distance <= FAR_M**2).nonzero()[:, 0]
-            key = self.key[scene : scene + 1].index_select(-2, index)
-            value = self.value[scene : scene + 1].index_select(-2, index)
-            self._near[scene, *cell] = (index, key, value)
-        return self._near[scene, *cell]
-
-
 class PoseKeys(nn.Module):
     """Keys and values of tokens with poses, for any number of `PoseAttention` modules.
 
@@ -308,155 +261,14 @@ class PoseAttention(RecordedLayer):
         query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
         query = _heads_first(query, c)
         with torch.autocast(query.device.type, enabled=False):
-            mean, has_keys = _attend(query, frames.position, memory, mask)
+            mean, has_keys = attend_memory(query, frames.position, memory, mask)
             if self.recorded is not None:
-                self._record(query, frames.position, memory, mask)
+                weights = memory_weights(query, frames.position, memory, mask)
+                self.recorded(weights.detach())
         mean = mean.transpose(-3, -2)[..., : c.values + 2 * c.points]  # without padding
         content, x, y = mean.split_with_sizes([c.values, c.points, c.points], -1)
         points = _to_query_frame(x, y, frames, c, has_keys)
         return self.out(torch.cat([content, *points], -1).flatten(-2))
-
-    def _record(self, query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None) -> None:
-        """Give the weights [..., heads, L, S] to `recorded`; in cells, far tokens have zero."""
-        assert self.recorded is not None
-        if not _is_in_cells(query, memory):
-            allowed = None
-            if mask is not None:
-                allowed = mask.unsqueeze(-3)
-            self.recorded(attention_weights(query, memory.key, allowed).detach())
-            return
-        weights = query.new_zeros(*query.shape[:-1], memory.key.shape[-2])
-        for part in _parts_in_cells(query, position, memory, mask):
-            near = attention_weights(part.query, part.key, part.mask).detach()[0]
-            to_all = near.new_zeros(*near.shape[:-1], weights.shape[-1])
-            to_all[..., part.tokens] = near
-            weights[part.scene, :, part.rows] = to_all
-        self.recorded(weights)
-
-
-def _attend(
-    query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Attention to all tokens, or to near tokens if there are many.
-
-    Args:
-        query: [..., heads, L, d].
-        position: [..., L, 2] of the queries.
-        memory: of S tokens.
-        mask: bool, broadcastable to [..., L, S].
-
-    Returns:
-        [..., heads, L, d], and bool [..., L], True = the query had a token to attend to; None if
-        all of them had one.
-    """
-    if torch.compiler.is_exporting() and query.ndim == 4:
-        mask = _near_mask(position, memory, mask)
-    elif _is_in_cells(query, memory):
-        return _attend_near(query, position, memory, mask)
-    if mask is None:
-        return attend(query, memory.key, memory.value), None
-    mean = attend(query, memory.key, memory.value, mask.unsqueeze(-3))
-    return mean, mask.any(-1)
-
-
-def _is_in_cells(query: Tensor, memory: Memory) -> bool:
-    """True if queries attend to near tokens only, as far as padding does not make the number."""
-    return memory.key.shape[-2] > MAX_TOKENS and query.ndim == 4
-
-
-def _near_mask(position: Tensor, memory: Memory, mask: Tensor | None) -> Tensor:
-    """The pairs of tokens that `_attend_near` relates, bool [B, L, S].
-
-    Sizes of cells depend on the values of positions, so an exported graph cannot have cells. It
-    computes all pairs and leaves out the distant ones.
-
-    Args:
-        position: [B, L, 2] of the queries.
-        memory: of S tokens.
-        mask: bool, broadcastable to [B, L, S].
-    """
-    key_position = memory.position[:, None]  # [B, 1, S, 2]
-    if mask is None:
-        mask = torch.ones_like(key_position[..., 0], dtype=torch.bool)
-    low = _CELL_M * (position[:, :, None] / _CELL_M).floor()  # [B, L, 1, 2]
-    nearest = torch.minimum(torch.maximum(key_position, low), low + _CELL_M)
-    squared_distance = (key_position - nearest).square().sum(-1)
-    is_small = mask.any(1, keepdim=True).sum(-1, keepdim=True) <= MAX_TOKENS  # [B, 1, 1]
-    return mask & ((squared_distance <= FAR_M**2) | is_small)
-
-
-def _attend_near(
-    query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """`_attend` in cells: the time grows with the area of a scene, not with its square."""
-    mean = torch.zeros_like(query)
-    has_keys = torch.zeros(position.shape[:-1], dtype=torch.bool, device=query.device)
-    for part in _parts_in_cells(query, position, memory, mask):
-        near = attend(part.query, part.key, part.value, part.mask)[0]  # [heads, l, d]
-        mean[part.scene, :, part.rows] = near
-        has_keys[part.scene, part.rows] = True if part.mask is None else part.mask.any(-1)
-    return mean, has_keys
-
-
-class _Part(NamedTuple):
-    """l queries of a scene and the s tokens to which they may attend."""
-
-    scene: int
-    rows: Tensor | slice  # int64 [l], indices of the queries
-    tokens: Tensor | slice  # int64 [s], indices of the tokens
-    query: Tensor  # [1, heads, l, d]
-    key: Tensor  # [1, heads, s, d]
-    value: Tensor  # [1, heads, s, d]
-    mask: Tensor | None  # bool [l or 1, s], or None if all pairs are allowed
-
-
-def _parts_in_cells(
-    query: Tensor, position: Tensor, memory: Memory, mask: Tensor | None
-) -> Iterator[_Part]:
-    """The queries of each cell of each scene with at least one near token."""
-    batch = query.shape[0]
-    num_keys = memory.key.shape[-2]
-    for scene in range(batch):
-        scene_query = query[scene : scene + 1]
-        allowed = None
-        if mask is not None:
-            allowed = mask.expand(batch, -1, num_keys)[scene]  # [L or 1, S]
-            if allowed.any(0).sum() <= MAX_TOKENS:
-                # Few tokens and padding: the same result as for the scene alone.
-                yield _Part(
-                    scene,
-                    rows=slice(None),
-                    tokens=slice(None),
-                    query=scene_query,
-                    key=memory.key[scene : scene + 1],
-                    value=memory.value[scene : scene + 1],
-                    mask=allowed,
-                )
-                continue
-        for cell, rows in _cells(position[scene]):
-            index, key, value = memory.near(scene, cell)
-            if not len(index):
-                continue
-            pairs = None
-            if allowed is not None:
-                pairs = allowed if len(allowed) == 1 else allowed[rows]
-                pairs = pairs.index_select(1, index)
-                if pairs.all():
-                    pairs = None  # attention is faster without a mask
-            cell_query = scene_query.index_select(-2, rows)
-            yield _Part(scene, rows, index, cell_query, key, value, pairs)
-
-
-def _cells(position: Tensor) -> Iterator[tuple[list[int], Tensor]]:
-    """The cells of a grid of `_CELL_M` that have positions [L, 2]: column and row, and int64 [n].
-
-    The indices [n] are those of the positions in the cell.
-    """
-    cell = (position / _CELL_M).floor().long()
-    number, order = (cell[:, 0] * (1 << 32) + cell[:, 1]).sort()  # one number for each cell
-    counts = number.unique_consecutive(return_counts=True)[1]
-    first = order[counts.cumsum(0) - counts]
-    return zip(cell[first].tolist(), order.split(counts.tolist()), strict=True)
 
 
 def _to_common_frame(

@@ -111,6 +111,9 @@ class Forecast:
 
     def find_not_finite(self, observation: Observation) -> str:
         """The first target with NaN or infinity in positions or probabilities, or an empty text."""
+        sums = self.position.detach().double().sum() + self.logit.detach().double().sum()
+        if bool(sums.isfinite()):
+            return ""  # NaN and infinity would remain in the sums
         is_finite = self.position.isfinite().flatten(2).all(-1)
         is_finite &= self.probability().isfinite().all(-1)
         invalid = (observation.target_mask & ~is_finite).nonzero()

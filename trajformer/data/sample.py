@@ -278,18 +278,35 @@ def _is_near_one_of_many(point: np.ndarray, center: np.ndarray, radius: np.ndarr
     """
     middle = point.mean(1)  # [2, N]
     reach = np.sqrt(((point - middle[:, None]) ** 2).sum(0)).max(0) + _ROUNDING_M  # [N]
-    gap = np.full(point.shape[2], np.inf, np.float32)  # beyond the radius of the nearest agent
-    for x, y, limit in zip(*center.T, radius, strict=True):
-        distance = (middle[0] - x) ** 2
-        distance += (middle[1] - y) ** 2
-        np.sqrt(distance, out=distance)
-        distance -= limit
-        np.minimum(gap, distance, out=gap)
+    num_agents = len(center)
+    num_pieces = point.shape[2]
+    gap = np.full(num_pieces, np.inf, np.float32)  # beyond the radius of the nearest agent
+    num_blocks = min(num_agents, 1 + num_agents * num_pieces // MAX_PAIRS)
+    for agents in np.array_split(np.arange(num_agents), num_blocks):
+        np.minimum(gap, _gaps(middle, center[agents], radius[agents]).min(0), out=gap)
     is_near = gap <= -reach
+
+    # For other pieces, the points count, but only for agents whose circle may reach them.
     open_ones = np.flatnonzero(~is_near & (gap <= reach))
-    for chunk in np.array_split(open_ones, 1 + len(open_ones) * len(center) // MAX_PAIRS):
-        is_near[chunk] = _is_near(point[:, :, chunk], center, radius)
+    for chunk in np.array_split(open_ones, 1 + len(open_ones) * num_agents // MAX_PAIRS):
+        agent, column = (_gaps(middle[:, chunk], center, radius) <= reach[chunk]).nonzero()
+        piece = chunk[column]
+        offset = point[:, :, piece] - center[agent].T[:, None]  # [2, points, pairs]
+        offset *= offset
+        squared_distance = (offset[0] + offset[1]).min(0)
+        is_near[piece[squared_distance <= (radius * radius)[agent]]] = True
     return is_near
+
+
+def _gaps(middle: np.ndarray, center: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """Distances beyond the radii [n] between centers [n, 2] and middles [2, N]: [n, N]."""
+    distance = (middle[0] - center[:, :1]) ** 2
+    offset = middle[1] - center[:, 1:]
+    offset *= offset
+    distance += offset
+    np.sqrt(distance, out=distance)
+    distance -= radius[:, None]
+    return distance
 
 
 def _map_radius(scene: Scene, agents: _Agents, config: BatchConfig) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trajformer.core.pose import Memory
+from trajformer.core.memory import Memory
 from trajformer.data.batch import AGENT_FIELDS, Observation, continued
 from trajformer.data.forecast import Forecast
 from trajformer.data.sample import BatchConfig, Frame

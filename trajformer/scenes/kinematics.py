@@ -166,20 +166,28 @@ def _is_outlier(
     return is_outlier
 
 
-def estimate_history(position: np.ndarray, valid: np.ndarray, period_s: float) -> Motion:
+def estimate_history(
+    position: np.ndarray, valid: np.ndarray, period_s: float, needed: np.ndarray | None = None
+) -> Motion:
     """Velocity and heading at every valid step of an observed history [A, H].
 
-    As `estimate_motion`, but single outliers only change the estimate of their own step. Arguments
-    as in `estimate_motion`.
+    As `estimate_motion`, but single outliers only change the estimate of their own step. If not all
+    entries are needed, bool [A, H], the others may have any value, and first steps of tracks take
+    less time. Other arguments as in `estimate_motion`.
     """
     num_steps = valid.shape[1]
+    num_shared = look_ahead_steps(period_s)
+    since_first = np.arange(num_steps) - valid.argmax(1)[:, None]
+    if needed is not None and not (needed & valid & (since_first >= num_shared - 1)).any():
+        # The first steps depend on the look-ahead only.
+        return estimate_motion(position, valid & (since_first < num_shared), num_steps, period_s)
+
     looked_ahead = estimate_motion(position, valid, num_steps, period_s)
     agent, step = np.divmod(np.flatnonzero(valid), num_steps)
     rows = estimate_without_outliers(agent, step, position[agent, step], period_s)
-    is_early = step < valid.argmax(1)[agent] + look_ahead_steps(period_s) - 1
+    later = since_first[agent, step] >= num_shared - 1
     result = []
     for full, values in zip(looked_ahead, rows, strict=True):
-        later = ~is_early
         full[agent[later], step[later]] = values[later]
         result.append(full)
     return Motion(*result)

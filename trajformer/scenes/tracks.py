@@ -115,7 +115,8 @@ def _motion(steps: TrackSteps, period_s: float, facing: VectorMap) -> tuple[np.n
         return heading, velocity
     position = steps.position[agents]
     valid = steps.valid[agents]
-    estimate = estimate_history(position, valid, period_s)
+    is_missing = (no_heading | no_velocity)[agents]
+    estimate = estimate_history(position, valid, period_s, is_missing)
     new_velocity = np.where(no_velocity[agents][..., None], estimate.velocity, velocity[agents])
     velocity[agents] = new_velocity
     if no_heading.any():

@@ -32,8 +32,9 @@ from torch import Tensor, nn
 
 from trajformer.core.attention import useful_mask
 from trajformer.core.blocks import BlockConfig, FeedForward, Residual
+from trajformer.core.memory import Memory
 from trajformer.core.multihead import RecordedLayer
-from trajformer.core.pose import Frames, Memory, PoseAttentionConfig, PoseBlock, PoseKeys
+from trajformer.core.pose import Frames, PoseAttentionConfig, PoseBlock, PoseKeys
 from trajformer.data.batch import Observation
 from trajformer.data.forecast import Forecast
 from trajformer.data.loading import TrainingScenes
@@ -359,8 +360,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
 
         useful = useful_mask(torch.cat([lanes.mask, mask], 1)[:, None])
         layers = zip(self.agent_layers, self.agent_keys, lanes.agent_memories, strict=True)
+        memory: Memory | None = None
         for layer, keys, lane_memory in layers:
-            memory = Memory.join(lane_memory, keys(token, frames))
+            memory = Memory.join(lane_memory, keys(token, frames), like=memory)
             token = layer(token, frames, memory, useful)
         return AgentEncoding(motion, token, frames, self.decoder_keys(token, frames), mask)
 

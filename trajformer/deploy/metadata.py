@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from trajformer.data.sample import BatchConfig
 from trajformer.errors import UNREADABLE, TrajformerError, one_line
@@ -18,7 +18,8 @@ FORECAST_GRAPH = "forecast"
 ONNX = ".onnx"
 PT2 = ".pt2"
 FORMATS = (ONNX, PT2)
-MAX_FILE_BYTES = 2_000_000_000  # the limit of an ONNX file
+MAX_FILE_BYTES = 500_000_000  # 100 million weights; reading takes up to four times this memory
+MAX_STEPS = 10_000  # of a history or a horizon
 _FORMAT_VERSION = 1
 
 
@@ -59,13 +60,27 @@ class ExportMetadata:
             remedy = "export the model again"
             raise TrajformerError(f"{path}: format {version}, expected {_FORMAT_VERSION}; {remedy}")
         try:
-            plain["spec"] = DataSpec.from_plain(plain["spec"])
-            plain["batch"] = from_plain(BatchConfig, plain["batch"])
-            for name in ("graphs", "agent_types"):
-                plain[name] = tuple(plain[name])
+            hints = get_type_hints(cls)
+            for name, value in plain.items():
+                if name in ("inputs", "outputs"):
+                    texts = [*value.keys(), *value.values()]
+                    if not all(isinstance(text, str) for text in texts):
+                        raise TrajformerError(f"{name}: expected texts")
+                else:
+                    plain[name] = from_plain(hints[name], value, name)
+            _check_clock(plain["spec"])
             return cls(**plain)
         except (TrajformerError, *UNREADABLE) as error:
             raise TrajformerError(f"{path}: damaged metadata: {one_line(error)}") from error
+
+
+def _check_clock(spec: DataSpec) -> None:
+    """Raise TrajformerError if the clock or the horizon is missing or no usable number."""
+    limits = {"period_s": 60.0, "num_history": MAX_STEPS, "num_future": MAX_STEPS}
+    for name, limit in limits.items():
+        value = getattr(spec, name)
+        if value is None or not 0 < value <= limit:
+            raise TrajformerError(f"spec.{name}: {value}, expected more than 0, at most {limit:g}")
 
 
 def graph_files(path: Path, graphs: tuple[str, ...]) -> dict[str, Path]:

@@ -37,6 +37,8 @@ from trajformer.scenes.geometry import from_frame, relative_pose
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import DataSpec, check_scenes
 
+_TENSOR_FOLDER = "session.model_external_initializers_file_folder_path"
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -174,16 +176,44 @@ class ExportedForecaster:
             arrays = arrays | lanes.arrays | {"map_offset": offset}
         elif lanes is not None:
             raise TrajformerError(f"{self.path}: {self.metadata.model} takes no encoded map")
-        position, probability = _run(self._sessions[FORECAST_GRAPH], arrays)
+        outputs = self._outputs(FORECAST_GRAPH, arrays, 2)
+        position, probability = outputs
+        num_future = self.metadata.spec.num_future
+        targets = arrays["target_mask"].shape
+        if position.shape[:2] != targets or position.shape[3:] != (num_future, 2):
+            expected = f"[{targets[0]}, {targets[1]}, K, {num_future}, 2]"
+            reason = f"the forecast has the shape {list(position.shape)}, expected {expected}"
+            raise TrajformerError(f"{self.path}: {reason}")
+        if probability.shape != position.shape[:3]:
+            reason = f"probabilities have the shape {list(probability.shape)}"
+            raise TrajformerError(f"{self.path}: {reason}, expected {list(position.shape[:3])}")
         return position, probability
 
     def encode_arrays(self, arrays: Arrays, frame_pose: np.ndarray) -> EncodedMap:
         """Encode the polylines of padded inputs; arguments as of `run`."""
         arrays = _with_polyline(arrays)
-        outputs = _run(self._sessions[MAP_GRAPH], arrays)
         names = ("map_center", "map_position", "map_key", "map_value")
+        outputs = self._outputs(MAP_GRAPH, arrays, len(names))
         encoded = dict(zip(names, outputs, strict=True))
         return EncodedMap(frame_pose, encoded | {"polyline_mask": arrays["polyline_mask"]})
+
+    def _outputs(self, graph: str, arrays: Arrays, count: int) -> list[np.ndarray]:
+        """The outputs of a graph (TrajformerError: it fails, or has another number of outputs)."""
+        session = self._sessions[graph]
+        unknown = [name for name in session.inputs if name not in arrays]
+        if unknown:
+            raise TrajformerError(
+                f"{self.path}: the graph {graph} has an unknown input {unknown[0]}"
+            )
+        try:
+            outputs = session.run({name: arrays[name] for name in session.inputs})
+        except Exception as error:  # of a runtime, for sizes or types that the graph does not take
+            reason = f"the graph {graph} failed: {one_line(error, 200)}"
+            raise TrajformerError(f"{self.path}: {reason}") from error
+        if len(outputs) != count:
+            reason = f"the graph {graph} has {len(outputs)} outputs, expected {count}"
+            raise TrajformerError(f"{self.path}: {reason}")
+        return outputs
 
     def _samples(self, scenes: Sequence[Scene]) -> list[Sample]:
         for scene in scenes:
@@ -208,6 +238,8 @@ class OnnxSession:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors
+        # Tensors are in the file: it must not read other files of this machine.
+        options.add_session_config_entry(_TENSOR_FOLDER, str(path.absolute() / "none"))
         try:
             content = read_file(path, MAX_FILE_BYTES)
             self._session = runtime.InferenceSession(
@@ -247,7 +279,3 @@ def _with_polyline(arrays: Arrays) -> Arrays:
         shape = (value.shape[0], 1, *value.shape[2:])
         padded[name] = np.zeros(shape, value.dtype)
     return padded
-
-
-def _run(session: Session, arrays: Arrays) -> list[np.ndarray]:
-    return session.run({name: arrays[name] for name in session.inputs})

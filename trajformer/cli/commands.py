@@ -22,8 +22,19 @@ from trajformer.cli.status import RERUN, exit_status
 from trajformer.errors import TrajformerError
 from trajformer.scenes.notices import notice, write_line
 
-# Lightning reads these numbers of a process when it is imported.
-RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+# Numbers of a process and of all processes, which a launcher sets. Lightning reads the first four
+# when it is imported.
+RANKS = (
+    "RANK",
+    "LOCAL_RANK",
+    "SLURM_PROCID",
+    "JSM_NAMESPACE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "SLURM_NTASKS",
+    "SLURM_NNODES",
+    "JSM_NAMESPACE_SIZE",
+)
 SAFE_PATH = "PYTHONSAFEPATH"  # Python leaves the current folder out of its search path
 
 

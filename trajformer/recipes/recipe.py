@@ -178,7 +178,7 @@ class TrainerConfig(
         epochs: passes over the training data, 50 if neither `epochs` nor `steps` is given.
         steps: number of optimiser steps, in place of `epochs`. The last epoch may be incomplete.
         accelerator: auto uses a GPU if there is one.
-        devices: number of devices.
+        devices: number of devices of each machine; torchrun or Slurm start several machines.
         precision: precision of the forward and backward pass.
         threads: CPU threads of torch, at most and by default all cores.
         early_stopping: number of validations without improvement before training stops; 0 for no

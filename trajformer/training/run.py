@@ -73,7 +73,7 @@ def train(
     """
     if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
-    _check_ranks(config.trainer.devices)
+    nodes = num_nodes(config.trainer.devices)
     out = Path(out)
     first_process = getattr(rank_zero_only, "rank", 0) == 0
     last = _last_checkpoint(out, resume)
@@ -105,11 +105,12 @@ def train(
                 last = _last_checkpoint(out, resume)  # another run may have finished meanwhile
                 plain = {"task": config.task} | to_plain(module.config)
                 write_atomically(out / CONFIG, yaml.safe_dump(plain, sort_keys=False))
-            trainer = build_trainer(module, task, out, progress, completed_steps)
+            trainer = build_trainer(module, task, out, progress, completed_steps, nodes)
         except OSError as error:
             raise TrajformerError(f"{out}: cannot be written: {error.strerror or error}") from error
         if resume and last is None and first_process:
             write_line(f"{out}: has no {LAST} to resume from; a new run starts")
+        data.trainer = trainer  # its number of processes divides the steps
         if first_process and progress:
             write_line(start_line(module, data, completed_steps))
         fit(trainer, module, data, last)
@@ -120,17 +121,30 @@ def train(
     return out / BEST
 
 
-def _check_ranks(devices: int) -> None:
-    """Raise TrajformerError: the environment has the number of a process without a launcher.
+def num_nodes(devices: int) -> int:
+    """The number of machines of a training, each with `devices` processes, by its launcher.
 
-    Lightning would leave out the files that only the first process writes, or wait for others.
+    `torchrun` and Slurm describe it in the environment. Raises TrajformerError: the environment has
+    the number of a process, but not of a launcher that started as many processes. Lightning would
+    leave out the files that only the first process writes, or wait for others.
     """
     numbers = {name: os.environ[name] for name in RANKS if name in os.environ}
-    has_launcher = devices > 1 and any(int(os.environ.get(name, 1)) > 1 for name in WORLDS)
+    processes = max(int(os.environ.get(name, 1)) for name in WORLDS)
+    nodes = processes // devices
+    if numbers and processes > 1 and processes == nodes * devices and _spans(nodes):
+        return nodes
     for name, number in numbers.items():
-        if not has_launcher and (number != "0" or devices > 1):
+        if number != "0" or devices > 1:
             problem = f"{name}={number} in the environment, but no launcher of {devices} processes"
             raise TrajformerError(f"trainer.devices: {problem}; unset {name}")
+    return 1
+
+
+def _spans(nodes: int) -> bool:
+    """Whether the launcher has started processes on this number of machines."""
+    if "LOCAL_WORLD_SIZE" in os.environ:  # torchrun: processes of this machine
+        return int(os.environ["WORLD_SIZE"]) == nodes * int(os.environ["LOCAL_WORLD_SIZE"])
+    return int(os.environ.get("SLURM_NNODES", 1)) == nodes
 
 
 def _notice(progress: bool, step: str) -> AbstractContextManager[None]:
@@ -200,16 +214,22 @@ def _keep_foreign_file(path: Path) -> None:
 
 
 def build_trainer(
-    module: TaskModule, task: Task, out: Path, progress: bool, completed_steps: int = 0
+    module: TaskModule,
+    task: Task,
+    out: Path,
+    progress: bool,
+    completed_steps: int = 0,
+    nodes: int = 1,
 ) -> L.Trainer:
-    """Lightning's trainer for a recipe.
+    """Lightning's trainer for a recipe, on a number of machines `nodes`.
 
     The logs in `out` keep the first `completed_steps` steps, the number in the checkpoint.
     Raises TrajformerError: the accelerator or the number of devices is not available.
     """
     config = module.config.trainer
     options: dict[str, Any] = {"accelerator": config.accelerator, "devices": config.devices}
-    if config.devices > 1 and getattr(module.model, "find_unused_parameters", False):
+    options["num_nodes"] = nodes
+    if config.devices * nodes > 1 and getattr(module.model, "find_unused_parameters", False):
         options["strategy"] = "ddp_find_unused_parameters_true"
     # A training with a length in steps is stopped by its module, also within an epoch.
     max_epochs = config.num_epochs or -1

@@ -88,7 +88,7 @@ def test_a_file_of_joint_futures_scores_as_evaluate_says(
     for scene in read_with_av2(out, real_data / "argoverse2" / "val"):
         modes = np.stack([scene.modes[track] for track in scene.truth])
         truth = np.stack(list(scene.truth.values()))
-        best = metrics.compute_world_fde(modes, truth).mean(0).argmin()
+        best = metrics.compute_world_fde(modes, truth).argmin()
         value = metrics.compute_world_brier_fde(modes, truth, scene.probability, normalize=False)
         brier.append(value[best])
     scored = json.loads(json_file.read_text())

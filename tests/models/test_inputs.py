@@ -78,7 +78,8 @@ def test_roles_are_no_input(setting: Setting) -> None:
     expected = modes(predictor, scenes, "all")
     without = [replace(scene, agent_role=np.zeros_like(scene.agent_role)) for scene in scenes]
     for key, value in modes(predictor, without, "all").items():
-        torch.testing.assert_close(value, expected[key], atol=1e-4, rtol=1e-5)
+        # the focal agent is the origin of a batch, so positions are rounded differently
+        torch.testing.assert_close(value, expected[key], atol=3e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])

@@ -13,11 +13,13 @@ from data_prep.plausibility import check_units
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerWarning
+from trajformer.scenes.geometry import wrap
 from trajformer.scenes.scene import Scene
 
 READER = Table(num_history=50, num_future=10)
 SPEED = 6.0
 DIRECTIONS = np.array([0.0, 1.6, 3.0, -1.5, 0.1, 2.2])  # of six cars
+COMPASS = {"angle_unit": "deg", "heading_from": "north", "clockwise": True}
 
 
 def cars(count: int = 6, speed: float = SPEED, seed: int = 0, noise: float = 0.0) -> pd.DataFrame:
@@ -73,6 +75,7 @@ def test_standing_walking_reversing_and_drifting_agents_are_right(tmp_path: Path
     table.loc[stands, ["vx", "vy"]] = 0.0
     table.loc[stands, ["x", "y"]] = table.loc[stands, ["x", "y"]].iloc[0].to_numpy()
     table.loc[of(table, 2), "heading"] -= np.pi
+    table.loc[of(table, 2), ["x", "y", "vx", "vy"]] *= 0.5  # at 3 m/s
     table.loc[of(table, 3), "heading"] += 0.5
     table.loc[of(table, 4), "kind"] = "pedestrian"
     table.loc[of(table, 4), "heading"] += 1.6
@@ -149,16 +152,56 @@ def test_small_headings_in_degrees_are_noticed(tmp_path: Path) -> None:
     table["y"] = 5.0 * np.repeat([0, 1, 2], 60) + along * np.sin(directions)
     table = table.drop(columns=["vx", "vy"])
     table["heading"] = np.degrees(directions)
-    assert "3 of 3 moving agents: in degrees?" in error_of(tmp_path, table)
+    assert "3 of 3 moving agents: in degrees (--angle-unit deg)?" in error_of(tmp_path, table)
 
 
 def test_compass_headings_and_reversed_headings_are_noticed(tmp_path: Path) -> None:
     table = cars()
     compass = table.assign(heading=np.pi / 2 - table.heading)
-    assert "heading: more than 40 degrees" in error_of(tmp_path, compass)
-    most = of(table, 0, 1, 2, 3)
-    table.loc[most, "heading"] -= np.pi
-    assert "4 of 6 moving agents (median 180)" in error_of(tmp_path, table)
+    expected = "clockwise for 6 of 6 moving agents (--heading-from north --clockwise true)?"
+    assert expected in error_of(tmp_path, compass)
+    clockwise = table.assign(heading=-table.heading)
+    assert "clockwise for 6 of 6 moving agents (--clockwise true)?" in error_of(tmp_path, clockwise)
+    from_north = table.assign(heading=table.heading - np.pi / 2)
+    assert "(--heading-from north)?" in error_of(tmp_path, from_north)
+    some = table.copy()
+    some.loc[of(table, 0, 3), "heading"] -= np.pi  # too fast to drive backwards
+    assert "2 of 6 moving agents (median 180)" in error_of(tmp_path, some)
+
+
+def test_options_correct_headings_in_other_conventions(tmp_path: Path) -> None:
+    table = cars()
+    for number, (other, options) in enumerate(
+        [
+            (-table.heading, {"clockwise": True}),
+            (np.degrees(np.pi / 2 - table.heading), COMPASS),
+            (table.heading - np.pi / 2, {"heading_from": "north"}),
+        ]
+    ):
+        reader = Table(num_history=50, num_future=10, **options)
+        scene = scene_of(tmp_path / str(number), table.assign(heading=other), reader)
+        np.testing.assert_allclose(scene.heading[:, 49], wrap(DIRECTIONS), atol=1e-5)
+
+
+def test_one_number_as_the_heading_of_all_agents_is_noticed(tmp_path: Path) -> None:
+    message = error_of(tmp_path, cars().assign(heading=0.0))
+    assert "heading: 0 for 6 of 6 moving agents, which move in several directions" in message
+    scene_of(tmp_path / "one way", cars(1).assign(heading=0.0))
+
+
+@pytest.mark.parametrize("kind", ["vehicle", "pedestrian"])
+@pytest.mark.parametrize("factor", [0.001, 100.0])
+def test_sizes_in_another_unit_are_noticed(tmp_path: Path, kind: str, factor: float) -> None:
+    table = cars(speed=1.5).assign(kind=kind, length=factor * 1.5, width=factor * 0.8)
+    message = f"the median length of 6 agents of the kind {kind} is {1.5 * factor:.4g} m"
+    assert message in error_of(tmp_path, table)
+
+
+def test_vehicles_wider_than_long_are_noticed(tmp_path: Path) -> None:
+    table = cars().assign(length=1.9, width=4.6)
+    assert "6 of 6 vehicles are wider than long" in error_of(tmp_path, table)
+    table.loc[of(table, 1), ["length", "width"]] = (2.5, 2.4)
+    scene_of(tmp_path / "one of six", table)
 
 
 @pytest.mark.parametrize("count", [1, 6])

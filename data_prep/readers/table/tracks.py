@@ -227,7 +227,8 @@ class TableTracks:
             problem = "infinite or no number"
             if np.isfinite(value):
                 problem = f"{value:.12g}, expected at most {limit:.4g} either way"
-            raise SceneError(f"{name}: {problem} {self._where(is_beyond)}")
+            remedy = "; degrees need --angle-unit deg" if name == "heading" else ""
+            raise SceneError(f"{name}: {problem} {self._where(is_beyond)}{remedy}")
         return values
 
     def _where(self, is_wrong: np.ndarray) -> str:

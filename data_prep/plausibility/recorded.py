@@ -1,38 +1,12 @@
-"""Checks whether the values of a scene fit each other, for all readers.
-
-Values may be valid numbers and yet in another unit or frame. Each check compares a quantity with
-one that follows from others: speeds with a limit, positions with longitudes and latitudes, recorded
-velocities and headings with the displacements of each agent, and lanes with the positions of
-agents. An error has one line for its cause, with the share of agents and the remedy. What may be
-right is a warning, and the scene stays.
-
-On the real recordings of all readers (`docs/data.md`) no check raises an error.
-"""
+"""Checks whether recorded velocities and headings fit the displacements of the agents."""
 
 from typing import NamedTuple
 
 import numpy as np
 
 from trajformer.errors import SceneError
-from trajformer.scenes.scene import METRES, AgentKind, Scene
+from trajformer.scenes.scene import AgentKind, Scene
 from trajformer.scenes.spec import warn
-
-# ---- units of positions: limits ------------------------------------------------------------------
-
-# Argoverse 1 has single positions that are far off: up to 1.7 % of the steps of a sequence are
-# faster than 100 m/s, 1 % than 117.
-MAX_SPEED_M_S = 150.0
-MAX_FAST_FRACTION = 0.01  # of the steps that may be faster
-MAX_WALKING_M_S = 12.0  # median of the pedestrians that move
-MIN_EXTENT_M = 0.05  # of the positions of several agents; in ETH/UCY it is at least 0.4 m
-# Noise moves agents in metres farther in a step than any vehicle in degrees or kilometres.
-SLOW_PER_S = 0.1
-MAX_DEGREES_PER_S = 1e-3  # 110 m/s
-MIN_DEGREES = 1e-6  # of a movement, 0.1 m; less is rounding
-MAX_DEGREES_EXTENT = 2.0  # of a place, about 200 km
-STRAIGHT = 0.95  # minimum ratio of net displacement and path of an agent that drives
-
-# ---- recorded velocities and headings: limits ----------------------------------------------------
 
 SPAN_S = 1.0  # duration of the displacements that are compared
 MAX_SPAN_S = 4.0  # in a longer span an agent may turn
@@ -41,6 +15,7 @@ MOVED_OTHER_SPANS_M = 0.5  # in all spans but the longest: a single jump is an e
 MAX_ERROR_DEGREES = 40.0  # between an agent's velocity or heading and its motion
 REVERSE_DEGREES = 140.0  # an agent with a larger error of its heading drives backwards
 MAX_REVERSE_M_S = 4.0  # for a longer time
+REVERSED_FRACTION = 0.3  # of the agents; fewer may drive backwards faster
 MAX_RATIO = 2.5  # of speeds; feet and metres differ by 3.3, km/h and m/s by 3.6
 AGREE = 0.3  # of the path; a smaller difference of velocities is no error
 MAX_COMMON_RATIO = 1.5  # common to at least three agents; knots and m/s differ by 1.9
@@ -53,132 +28,9 @@ DEGREES_MATCH = 2.0  # between a heading in degrees and the motion
 COMMON_DEGREES = 8.0  # deviation from the common error
 COMMON_FRACTION = 0.9  # of the agents
 MIN_COMMON = 3  # agents
+SAME_DEGREES = 0.1  # between headings that are one number
 
-_LIMIT_OPTION = "--max-speed-m-s sets the limit, 0 switches this check off"
-_REMEDY = f"check the units of positions and times ({_LIMIT_OPTION})"
-
-
-# ---- units of positions --------------------------------------------------------------------------
-
-
-def check_units(scene: Scene, max_speed_m_s: float) -> None:
-    """Check that positions and velocities are probably in metres and seconds.
-
-    The checks are the 99th percentile of the speed, the speed of pedestrians, and whether the
-    positions may be degrees; positions that may be kilometres cause a warning. A limit of 0 means
-    no check. A wrong unit affects all steps, so a few steps are looked at first: all steps would
-    take a tenth of the preparation. Raises SceneError: the values indicate another unit.
-    """
-    if scene.unit != METRES or not max_speed_m_s:
-        return
-    valid = scene.valid
-    # About eight steps are compared with the next ones. Complex numbers x + iy are faster.
-    stride = max(1, scene.num_steps // 8)
-    start = slice(0, scene.num_steps - 1, stride)
-    end = slice(1, scene.num_steps, stride)
-    position = scene.position.view(np.complex64)[..., 0]
-    velocity = scene.velocity.view(np.complex64)[..., 0]
-
-    max_step_m = max_speed_m_s * scene.period_s
-    step_m = np.abs(position[:, end] - position[:, start])
-    step_m *= valid[:, end] & valid[:, start]
-    longest_m = step_m.max()
-    if longest_m > max_step_m / 2:
-        moves = scene.position[:, 1:] - scene.position[:, :-1]
-        both_valid = valid[:, 1:] & valid[:, :-1]
-        _check_speed("position", moves, both_valid, max_step_m, max_speed_m_s)
-    if np.abs(velocity[:, start]).max() > max_speed_m_s / 2:
-        _check_speed("velocity", scene.velocity, valid, max_speed_m_s, max_speed_m_s)
-    if longest_m > MAX_WALKING_M_S * scene.period_s:
-        _check_walking(scene, step_m)
-    if longest_m < SLOW_PER_S * scene.period_s:
-        _check_slow_scene(scene)
-    _check_extent(scene)
-
-
-def _check_speed(
-    field: str, vector: np.ndarray, valid: np.ndarray, limit: float, max_speed_m_s: float
-) -> None:
-    """Check the 99th percentile of the length of vectors [A, T, 2], where valid [A, T].
-
-    `limit` is the length of a vector at the speed limit. Raises SceneError.
-    """
-    x, y = vector[valid].astype(np.float64).T
-    percentile = float(np.quantile(np.hypot(x, y), 1 - MAX_FAST_FRACTION))
-    if percentile > limit:
-        speed = percentile / limit * max_speed_m_s
-        problem = f"the 99th percentile of the speed is {speed:.4g} m/s"
-        raise SceneError(f"{field}: {problem}, expected {max_speed_m_s:g}; {_REMEDY}")
-
-
-def _check_walking(scene: Scene, step_m: np.ndarray) -> None:
-    """Raise SceneError: pedestrians that move are mostly too fast; `step_m` [A, n] are steps."""
-    walking_m = step_m[scene.agent_kind == AgentKind.PEDESTRIAN]
-    walking_m = walking_m[walking_m > 0]
-    if not len(walking_m):
-        return
-    speed = float(np.median(walking_m)) / scene.period_s
-    if speed > MAX_WALKING_M_S:
-        problem = f"pedestrians move at {speed:.4g} m/s (median)"
-        raise SceneError(f"position: {problem}, expected at most {MAX_WALKING_M_S:g}; {_REMEDY}")
-
-
-def _check_slow_scene(scene: Scene) -> None:
-    """Check the positions of a scene in which no agent seems to move.
-
-    Longitudes and latitudes raise a SceneError. Positions that may be kilometres cause a warning.
-    """
-    stride = max(1, min(round(SPAN_S / scene.period_s), scene.num_steps - 1))
-    knots = slice((scene.num_steps - 1) % stride, None, stride)
-    position = scene.position.view(np.complex64)[..., 0][:, knots]
-    valid = scene.valid[:, knots]
-    moves = np.diff(position, axis=1) * (valid[:, 1:] & valid[:, :-1])
-    net = np.abs(moves.sum(1))
-    path = np.abs(moves).sum(1)
-    fastest = float(np.abs(moves).max(initial=0.0)) / (stride * scene.period_s)
-    if fastest >= SLOW_PER_S:
-        return
-
-    absolute = scene.position[scene.valid] + scene.origin
-    extent = float((absolute.max(0) - absolute.min(0)).max())
-    x, y = absolute[0].tolist()
-    is_straight = (path > 0) & (net > STRAIGHT * path) & (net > MIN_DEGREES)
-    is_small = fastest < MAX_DEGREES_PER_S and net.max() > MIN_DEGREES
-    if is_small and (np.abs(absolute) <= 180.0).all():
-        problem = (
-            f"position: none of {scene.num_agents} agents is faster than {MAX_DEGREES_PER_S} m/s, "
-            f"at ({x:.6g}, {y:.6g}): degrees instead of metres? project longitudes and latitudes, "
-            f"for example to UTM ({_LIMIT_OPTION})"
-        )
-        # In a larger area, agents that stand in metres may creep.
-        if extent < MAX_DEGREES_EXTENT or 2 * is_straight.sum() >= len(is_straight):
-            raise SceneError(problem)
-        warn(problem)
-    # Pedestrians often stand. Other agents that all drive straight ahead are not standing.
-    elif is_straight.all() and not (scene.agent_kind == AgentKind.PEDESTRIAN).any():
-        problem = f"{len(net)} of {len(net)} agents move, but none faster than {fastest:.2g} m/s"
-        warn(f"position: {problem}: kilometres instead of metres?")
-
-
-def _check_extent(scene: Scene) -> None:
-    """Raise SceneError: the positions of several agents are so close that they may be degrees."""
-    if len(scene.valid) < 2:
-        return
-    # All positions are needed only if the first and last agent are close at the current step.
-    current = scene.num_history - 1
-    seen = scene.valid[:, current].nonzero()[0]
-    if len(seen):
-        gap = scene.position[seen[0], current] - scene.position[seen[-1], current]
-        if np.abs(gap).max() >= MIN_EXTENT_M:
-            return
-    positions = scene.position[scene.valid]
-    extent = float((positions.max(0) - positions.min(0)).max())
-    if 0 < extent < MIN_EXTENT_M:
-        problem = f"{len(scene.valid)} agents within {extent:.2g} m, degrees instead of metres?"
-        raise SceneError(f"position: {problem} {_REMEDY}")
-
-
-# ---- recorded velocities and headings ------------------------------------------------------------
+_HEADING_REMEDY = "expected radians counter-clockwise from +x; correct or remove the column"
 
 
 class _Motion(NamedTuple):
@@ -202,11 +54,11 @@ def check_recorded(
     """Compare recorded headings and velocities with the displacements of each agent.
 
     Only the history is used: whether a scene is used must not depend on its future. Velocities are
-    those of the motion. Headings may be opposite to it, because vehicles reverse, but not for most
-    agents, and may not differ by the same angle for all agents. A single agent of several may be an
-    error of the tracker, which causes a warning. `where` is the beginning of the message, for
-    example the input. Estimates of a reader are not to be checked. Raises SceneError: the values
-    indicate another unit or frame.
+    those of the motion. Headings may be opposite to it, because vehicles reverse slowly, but not
+    for most agents, and may not differ by the same angle for all agents. A single agent of several
+    may be an error of the tracker, which causes a warning. `where` is the beginning of the message,
+    for example the input. Estimates of a reader are not to be checked. Raises SceneError: the
+    values indicate another unit or frame; options in the message are those of tables.
     """
     motion = _motion(scene)
     if motion is None:
@@ -268,10 +120,9 @@ def _report(is_wrong: np.ndarray, problem: str, where: object) -> None:
     total = len(is_wrong)
     if not count or count < WRONG_FRACTION * total:
         return
-    message = _message(is_wrong, problem, where)
     if count == total or count > 1:
-        raise SceneError(message)
-    warn(message)
+        raise SceneError(_message(is_wrong, problem, where))
+    warn(_message(is_wrong, problem, ""))  # the engine names the input
 
 
 def _message(is_wrong: np.ndarray, problem: str, where: object) -> str:
@@ -335,8 +186,6 @@ def _check_heading(motion: _Motion, where: object) -> None:
     size = np.abs(error)
     if size.max() < MIN_OFFSET_DEGREES:
         return
-    remedy = "expected radians counter-clockwise from +x; correct or remove the column"
-
     # One or two pedestrians may step sideways.
     is_few = len(size) < MIN_COMMON
     if is_few and motion.is_pedestrian.all():
@@ -346,33 +195,73 @@ def _check_heading(motion: _Motion, where: object) -> None:
     min_offset = MIN_OFFSET_OF_FEW if is_few else MIN_OFFSET_DEGREES
     is_off = size > min_offset
     if 2 * is_off.sum() >= len(size) and _are_degrees(direction, motion.displacement):
-        problem = f"heading: more than {min_offset:.0f} degrees from the direction of motion for "
-        raise SceneError(_message(is_off, f"{problem}{{share}}: in degrees? {remedy}", where))
+        problem = (
+            f"heading: more than {min_offset:.0f} degrees from the direction of motion for "
+            f"{{share}}: in degrees (--angle-unit deg)? {_HEADING_REMEDY}"
+        )
+        raise SceneError(_message(is_off, problem, where))
     offset, is_common = _common_offset(error)
     is_shared = len(size) > 1 and is_common.mean() >= COMMON_FRACTION
     if is_shared and min_offset < abs(offset) < REVERSE_DEGREES:
-        problem = f"heading: {offset:+.0f} degrees from the direction of motion for "
-        cause = "degrees, or another zero?"
-        raise SceneError(_message(is_common, f"{problem}{{share}}: {cause} {remedy}", where))
+        is_from_north = abs(offset + 90.0) < COMMON_DEGREES
+        cause = "from north (--heading-from north)?" if is_from_north else "another zero?"
+        problem = (
+            f"heading: {offset:+.0f} degrees from the direction of motion for {{share}}: {cause} "
+            f"{_HEADING_REMEDY}"
+        )
+        raise SceneError(_message(is_common, problem, where))
 
-    # A minority of vehicles may reverse, and one or two do so slowly.
-    is_reversed = size > REVERSE_DEGREES
-    is_wrong = (size > MAX_ERROR_DEGREES) & ~is_reversed
+    _check_other_frame(motion, direction, size > MIN_OFFSET_DEGREES, where)
+
+    # A minority of vehicles may reverse slowly, and a tracker exchanges the ends of a few cars.
     speed = motion.path / (motion.is_used.sum(1) * motion.span_s)
-    too_many = 2 * is_reversed.sum() > len(size)
-    if is_few:
-        too_many = is_reversed.all() and bool((speed > MAX_REVERSE_M_S).all())
-    if too_many:
-        is_wrong |= is_reversed
+    is_reversed = size > REVERSE_DEGREES
+    may_reverse = is_reversed & (speed < MAX_REVERSE_M_S)
+    if not is_few and 2 * is_reversed.sum() > len(size):
+        may_reverse[:] = False
+    is_exchanged = is_reversed & ~may_reverse & ~motion.is_pedestrian
+    if is_exchanged.any() and is_exchanged.sum() < REVERSED_FRACTION * len(size):
+        speed_text = f"{speed[is_exchanged].max():.2g} m/s"
+        problem = f"heading: {{share}} drive backwards, at up to {speed_text}"
+        warn(_message(is_exchanged, problem, ""))
+        may_reverse |= is_exchanged
+    is_wrong = (size > MAX_ERROR_DEGREES) & ~may_reverse
     if is_wrong.sum() < MIN_COMMON:
         is_wrong &= ~motion.is_pedestrian
     if is_wrong.any():
         median = float(np.median(size[is_wrong]))
         problem = (
             f"heading: more than {MAX_ERROR_DEGREES:.0f} degrees from the direction of motion for "
-            f"{{share}} (median {median:.0f}); {remedy}"
+            f"{{share}} (median {median:.0f}); {_HEADING_REMEDY}"
         )
         _report(is_wrong, problem, where)
+
+
+def _check_other_frame(
+    motion: _Motion, direction: np.ndarray, is_off: np.ndarray, where: object
+) -> None:
+    """Raise SceneError: all headings are the same, or they increase clockwise.
+
+    `direction` [M, S] are unit vectors of the headings; `is_off` [M] is True for agents whose
+    heading differs from their motion.
+    """
+    mean = direction.sum(1)
+    turned = np.degrees(np.angle(mean * mean[0].conj()))
+    if len(mean) >= MIN_COMMON and is_off.any() and (np.abs(turned) < SAME_DEGREES).all():
+        number = round(float(np.angle(mean[0])), 3)
+        problem = f"heading: {number:g} for {{share}}, which move in several directions; "
+        remedy = "remove the column, or leave the cells empty"
+        raise SceneError(_message(np.ones_like(is_off), problem + remedy, where))
+
+    # A clockwise heading plus the direction of motion is the same angle for all agents.
+    mirrored = np.exp(-1j * np.angle(mean))[:, None]
+    zero, is_common = _common_offset(-_errors(mirrored, motion.displacement))
+    if is_off.sum() >= MIN_COMMON and is_common.mean() >= COMMON_FRACTION:
+        option = "--clockwise true"
+        if abs(zero - 90.0) < COMMON_DEGREES:
+            option = f"--heading-from north {option}"
+        problem = f"heading: clockwise for {{share}} ({option})? {_HEADING_REMEDY}"
+        raise SceneError(_message(is_common, problem, where))
 
 
 def _common_offset(error: np.ndarray) -> tuple[float, np.ndarray]:

@@ -9,7 +9,8 @@ right is a warning, and the scene stays.
 On the real recordings of all readers (`docs/data.md`) no check raises an error.
 """
 
+from data_prep.plausibility.driving import check_driving
 from data_prep.plausibility.recorded import check_recorded
 from data_prep.plausibility.units import MAX_SPEED_M_S, check_units
 
-__all__ = ["MAX_SPEED_M_S", "check_recorded", "check_units"]
+__all__ = ["MAX_SPEED_M_S", "check_driving", "check_recorded", "check_units"]

@@ -272,6 +272,19 @@ def test_lanes_far_from_all_agents_are_a_warning(tmp_path: Path) -> None:
         assert scene_of(tmp_path, table).num_polylines > 0
 
 
+def test_lanes_against_or_beside_the_traffic_are_a_warning(tmp_path: Path) -> None:
+    lanes = np.array([lane_along(number) for number in range(6)])
+    table = with_lanes(tmp_path, lanes[:, ::-1].tolist())
+    with pytest.warns(TrajformerWarning, match="6 of 6 moving vehicles drive against the lanes"):
+        scene_of(tmp_path, table)
+    both_ways = with_lanes(tmp_path, [*lanes.tolist(), *lanes[:, ::-1].tolist()])
+    scene_of(tmp_path, both_ways)
+    # one vehicle is on its lane, the others are far from all of them
+    table = with_lanes(tmp_path, lanes[:1].tolist())
+    with pytest.warns(TrajformerWarning, match="moving vehicles are over 8 m from all lanes"):
+        scene_of(tmp_path, table)
+
+
 @pytest.mark.parametrize("north", [150.0, 5000.0])
 def test_exchanged_coordinates_of_lanes_are_noticed(tmp_path: Path, north: float) -> None:
     lanes = np.add([lane_along(number) for number in range(6)], (0.0, north))

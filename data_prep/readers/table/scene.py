@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data_prep.plausibility import check_recorded
+from data_prep.plausibility import check_driving, check_recorded
 from data_prep.readers.columns import Agents
 from data_prep.readers.table.estimates import RowEstimates
 from data_prep.readers.table.timeline import TimeOptions
@@ -74,4 +74,5 @@ def table_scene(
         has_heading = "heading" in tracks.columns.number
         has_velocity = "vx" in tracks.columns.number
         check_recorded(scene, heading=has_heading, velocity=has_velocity)
+        check_driving(scene)
     return scene

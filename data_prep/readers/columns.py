@@ -80,7 +80,7 @@ def read_csv(
             table = read(data, words)
             for name in number_names:
                 index = table.schema.get_field_index(name)
-                table = table.set_column(index, name, _numbers_of_words(table[name]))
+                table = table.set_column(index, name, numbers_of_words(table[name]))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SceneError(f"{path}: {one_line(error)}") from error
     if num_lost and not len(table):
@@ -90,7 +90,7 @@ def read_csv(
     return table, num_lost
 
 
-def _numbers_of_words(column: pa.ChunkedArray) -> pa.Array:
+def numbers_of_words(column: pa.ChunkedArray) -> pa.Array:
     """A column of words as float64, null where a word is no number."""
     encoded = _encoded(column)
     values: list[float | None] = []

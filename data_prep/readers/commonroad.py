@@ -8,7 +8,7 @@ as dropped, and so are states with an interval instead of a position.
 
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -18,11 +18,11 @@ import numpy as np
 from data_prep.readers.table.table_file import TableColumns
 from data_prep.readers.track_files import (
     Recorded,
-    TrackFiles,
     columns_of,
     from_frames,
     with_velocity,
 )
+from data_prep.readers.xml_files import XmlFiles
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.lanelet2 import centerline
@@ -30,7 +30,6 @@ from trajformer.scenes.parsed_file import cached_by_file, xml_elements
 from trajformer.scenes.scene import EdgeKind, LaneFlag, PolylineKind
 from trajformer.scenes.vector_map import NO_MAP, VectorMap, build_map, without_repeats
 
-ALL = "all"  # the split of files directly in RAW
 MAX_BYTES = 256 << 20  # a hundred times the largest scenario
 MAX_POINTS = 1_000_000  # of the map
 MAX_COORDINATE_M = 1e8
@@ -80,11 +79,11 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class CommonRoad(TrackFiles):
+class CommonRoad(XmlFiles):
     """Reader of CommonRoad scenarios.
 
     Attributes:
-        period_s: seconds between steps. Scenarios of another step are interpolated, unless a step
+        period_s: seconds between steps. Scenarios with another step are interpolated, unless a step
             is a whole number of theirs.
         num_history: observed steps of a window.
         num_future: steps to predict.
@@ -97,20 +96,6 @@ class CommonRoad(TrackFiles):
     name: ClassVar[str] = "commonroad"
     layout: ClassVar[str] = "RAW/<split>/*.xml, or RAW/*.xml"
 
-    def splits(self, raw: Path) -> list[str]:
-        """Folders with scenarios, and "all" for scenarios in the raw folder."""
-        names = {path.parent.name for path in raw.glob("*/[!.]*.xml")}
-        if any(raw.glob("[!.]*.xml")):
-            names.add(ALL)
-        return sorted(names)
-
-    def recordings(self, raw: Path, split: str) -> Sequence[Path]:
-        """Scenarios of a split."""
-        paths = {*(raw / split).glob("[!.]*.xml")}
-        if split == ALL:
-            paths |= {*raw.glob("[!.]*.xml")}
-        return sorted(path for path in paths if not path.is_dir())
-
     def tracks(self, *files: Path) -> Recorded:
         """The rows of a scenario, see `TrackFiles`."""
         scenario = read_scenario(files[0])
@@ -122,10 +107,6 @@ class CommonRoad(TrackFiles):
         if lanes is NO_MAP:
             return lanes
         return lanes.near(positions, self.map_radius_m, path)
-
-    def belongs(self, raw: Path, path: Path) -> bool:
-        """Whether a file belongs to a scenario: all files are inputs."""
-        return False
 
 
 @cached_by_file(4)

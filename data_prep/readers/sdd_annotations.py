@@ -27,6 +27,7 @@ _MAX_NUMBER = 1 << 30
 _BOX = ("xmin", "ymin", "xmax", "ymax")
 _LIMITS = {"id": 1e9, "frame": 1e9, "lost": 1.0} | dict.fromkeys(_BOX, MAX_EXTENT_M)
 _NAMES = ("id", *_BOX, "frame", "lost", "occluded", "generated", "label")
+_READING = pa_csv.ReadOptions(use_threads=False, column_names=list(_NAMES))
 _KINDS = {
     "Pedestrian": AgentKind.PEDESTRIAN,
     "Skater": AgentKind.PEDESTRIAN,
@@ -83,18 +84,27 @@ def _read(path: Path) -> tuple[pa.Table, int]:
         num_lost += 1
         return "skip"
 
-    types: dict[str, pa.DataType] = dict.fromkeys((*_LIMITS,), pa.float64())
-    types["label"] = columns.DICTIONARY
+    parsing = pa_csv.ParseOptions(delimiter=" ", invalid_row_handler=skip)
+
+    def read(data: bytes, types: dict[str, pa.DataType]) -> pa.Table:
+        nonlocal num_lost
+        num_lost = 0
+        options = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
+        return pa_csv.read_csv(pa.BufferReader(data), _READING, parsing, options)
+
+    words = dict.fromkeys((*_LIMITS, "label"), columns.DICTIONARY)
     try:
-        data = read_file(path, MAX_BYTES)
-        if not data.decode().strip():  # text in UTF-8
+        # A damaged byte affects its own row.
+        text = read_file(path, MAX_BYTES).decode(errors="replace")
+        if not text.strip():
             raise ValueError("no rows")
-        table = pa_csv.read_csv(
-            pa.BufferReader(data),
-            pa_csv.ReadOptions(use_threads=False, column_names=list(_NAMES)),
-            pa_csv.ParseOptions(delimiter=" ", invalid_row_handler=skip),
-            pa_csv.ConvertOptions(column_types=types, include_columns=list(types)),
-        )
+        data = text.encode()
+        try:
+            table = read(data, words | dict.fromkeys(_LIMITS, pa.float64()))
+        except pa.ArrowInvalid:  # text in a column of numbers
+            table = read(data, words)
+            for index, name in enumerate(_LIMITS):
+                table = table.set_column(index, name, columns.numbers_of_words(table[name]))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise SceneError(f"{path}: not annotations of boxes: {one_line(error)}") from error
     columns.check_count(len(table), MAX_ROWS, "rows", path)

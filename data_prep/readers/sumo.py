@@ -7,19 +7,18 @@ roads, and files with longitudes and latitudes (`--fcd-output.geo`) are refused.
 
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from data_prep.readers.track_files import Recorded, TrackFiles, columns_of, with_velocity
+from data_prep.readers.track_files import Recorded, columns_of, with_velocity
+from data_prep.readers.xml_files import XmlFiles
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.parsed_file import xml_elements
 
-ALL = "all"  # the split of files directly in RAW
 MAX_BYTES = 1 << 30
 _KINDS = {"vehicle": "vehicle", "person": "pedestrian", "container": "static"}
 _TYPES = {"DEFAULT_BIKETYPE": "cyclist", "bus": "bus", "bicycle": "cyclist"}
@@ -27,7 +26,7 @@ _TYPES |= {"motorcycle": "motorcyclist", "bike_bicycle": "cyclist", "bus_bus": "
 
 
 @dataclass(frozen=True)
-class Sumo(TrackFiles):
+class Sumo(XmlFiles):
     """Reader of SUMO fcd-output.
 
     Attributes:
@@ -40,24 +39,6 @@ class Sumo(TrackFiles):
 
     name: ClassVar[str] = "sumo"
     layout: ClassVar[str] = "RAW/<split>/*.xml, or RAW/*.xml, written by sumo --fcd-output"
-
-    def splits(self, raw: Path) -> list[str]:
-        """Folders with files, and "all" for files in the raw folder."""
-        names = {path.parent.name for path in raw.glob("*/[!.]*.xml")}
-        if any(raw.glob("[!.]*.xml")):
-            names.add(ALL)
-        return sorted(names)
-
-    def recordings(self, raw: Path, split: str) -> Sequence[Path]:
-        """Files of a split."""
-        paths = {*(raw / split).glob("[!.]*.xml")}
-        if split == ALL:
-            paths |= {*raw.glob("[!.]*.xml")}
-        return sorted(path for path in paths if not path.is_dir())
-
-    def belongs(self, raw: Path, path: Path) -> bool:
-        """Whether a file belongs to a recording: all files are inputs."""
-        return False
 
     def tracks(self, *files: Path) -> Recorded:
         """The rows of a file, see `TrackFiles`."""
@@ -82,7 +63,7 @@ class Sumo(TrackFiles):
 
 
 class _Rows:
-    """The rows of all time steps; what cannot be used is counted in `dropped`."""
+    """The rows of all time steps; unusable elements are counted in `dropped`."""
 
     def __init__(self) -> None:
         self.track: list[str] = []
@@ -92,7 +73,11 @@ class _Rows:
 
     def add(self, step: ElementTree.Element) -> None:
         """Add the vehicles and persons of a time step."""
-        time = _number(step, "time")
+        try:
+            time = _number(step, "time")
+        except ValueError as error:
+            self.dropped[f"timestep: {one_line(error)}"] += 1
+            return
         for element in step:
             if element.tag not in _KINDS:
                 continue

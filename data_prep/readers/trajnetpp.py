@@ -5,7 +5,7 @@ A file has lines `{"scene": {id, p, s, e, fps, tag}}`, each with a primary pedes
 benchmark scores it alone. Other pedestrians are context.
 
 Files of one folder may have different frame rates (wildtrack: 2 Hz). A split has one clock, so
-scenes of another rate than 2.5 Hz are a split of their own, `<folder>_2hz`.
+scenes of another rate than 2.5 Hz are a separate split, `<folder>_2hz`.
 """
 
 import math
@@ -99,7 +99,7 @@ class Trajnetpp(Config):
             if folder is None:
                 continue
             rates = _frame_rates(path)
-            is_lost = not rates and split.startswith(folder)  # an error of each of its splits
+            is_lost = not rates and split.startswith(folder)  # each of its splits has this error
             if is_lost or split in {_split_name(folder, rate) for rate in rates}:
                 paths.append(path)
 
@@ -227,7 +227,7 @@ def _problem(entry: _Line, scenes: dict[int, _SceneLine]) -> str:
 
 def _recording(path: Path, tracks: np.ndarray, is_track: np.ndarray, check: RowCheck) -> Recording:
     """The rows of tracks, float64 [R, 4] with frame, pedestrian, x and y, where `is_track`."""
-    # Each other line has a key of its own.
+    # Each other line has a separate key.
     other = np.where(is_track, 0, np.arange(1, len(tracks) + 1))
     check.drop_repeated(
         np.stack([tracks[:, 0], tracks[:, 1], other]).astype(np.int64),

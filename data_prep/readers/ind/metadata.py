@@ -20,7 +20,8 @@ def read_rows(path: Path, *names: str) -> list[dict[str, str]]:
     SceneError without one of the columns `names`.
     """
     try:
-        text = read_file(path, MAX_BYTES).decode("utf-8-sig")
+        # A damaged byte affects its own row.
+        text = read_file(path, MAX_BYTES).decode("utf-8-sig", "replace")
         rows = []
         for row in csv.DictReader(io.StringIO(text)):
             plain = {(key or "").strip(): value or "" for key, value in row.items() if key}

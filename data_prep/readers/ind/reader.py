@@ -1,4 +1,4 @@
-"""Reader of drone recordings in the layout of inD, and of highD and SIND.
+"""Reader of drone recordings: inD and files in its layout, highD and SIND.
 
 A recording of inD (also rounD, exiD, uniD and files written like them) is `<n>_tracks.csv` with
 `<n>_tracksMeta.csv` and `<n>_recordingMeta.csv`: metres in a frame with y up, degrees
@@ -154,12 +154,15 @@ class Ind(TrackFiles):
         return lanes.near(positions, self.map_radius_m, maps[0])
 
 
-def _companion(path: Path, what: str) -> Path:
-    """The metadata of `tracks` or of the `recording`: in the same folder, or in one of its own."""
+def _companion(path: Path, subject: str) -> Path:
+    """The metadata of `tracks` or of the `recording`: in the same folder, or in a separate one."""
     number = path.name.removesuffix(TRACKS)
-    usual = path.with_name(f"{number}_{what}Meta.csv")
-    folder = path.parent.parent / f"{what}Meta"
-    others = [folder / f"{number}_{what}Meta.csv", folder / f"{number}_{what.rstrip('s')}Meta.csv"]
+    usual = path.with_name(f"{number}_{subject}Meta.csv")
+    folder = path.parent.parent / f"{subject}Meta"
+    others = [
+        folder / f"{number}_{subject}Meta.csv",
+        folder / f"{number}_{subject.rstrip('s')}Meta.csv",
+    ]
     for candidate in (usual, *others):
         if candidate.is_file():
             return candidate

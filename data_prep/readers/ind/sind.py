@@ -1,4 +1,4 @@
-"""Recordings of SIND: a folder with files of vehicles and of pedestrians."""
+"""Recordings of SIND: a folder with a file of vehicles and a file of pedestrians."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """Maps of nuPlan: layers of a GeoPackage in degrees, to `VectorMap` in the UTM zone of the place.
 
-Lanes are the baseline paths of lanes and of lane connectors, which cross intersections. Crosswalks
+Lanes are the baseline paths of lanes and lane connectors, which cross intersections. Crosswalks
 and drivable areas are outlines. Links of connectors and the sides of neighbors follow from the
 geometry. Walkways, intersections, stop polygons and car parks have no counterpart in a scene.
 """

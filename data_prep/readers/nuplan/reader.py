@@ -25,6 +25,7 @@ from data_prep.readers.track_files import (
     with_word,
 )
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import LightState, Scene
 from trajformer.scenes.vector_map import VectorMap
@@ -138,8 +139,8 @@ def read_log(path: Path, period_s: float) -> Log:
     """Read and check a log; a SceneError names the file and the table."""
     with open_database(path) as database:
         clouds = _clouds(path, database, period_s)
-        ego = _ego(database, clouds)
-        boxes = _boxes(database, clouds)
+        ego = _ego(path, database, clouds)
+        boxes = _boxes(path, database, clouds)
         lights = {}
         for cloud, lane, status in database.rows(
             "traffic_light_status", ("lidar_pc_token", "lane_connector_id", "status")
@@ -203,7 +204,7 @@ def _clouds(path: Path, database: Database, period_s: float) -> _Clouds:
     return _Clouds(index, [token(rows[row][1]) for row in chosen], seconds[kept])
 
 
-def _ego(database: Database, clouds: _Clouds) -> _Part:
+def _ego(path: Path, database: Database, clouds: _Clouds) -> _Part:
     """The ego car at each point cloud with a usable pose."""
     poses = {}
     for row in database.rows("ego_pose", ("token", *_POSE)):
@@ -226,10 +227,10 @@ def _ego(database: Database, clouds: _Clouds) -> _Part:
         "width": np.full(len(x), EGO_WIDTH_M),
         "cloud": np.array(known, np.float64),
     }
-    return _usable(_Part([EGO] * len(x), ["vehicle"] * len(x), number))
+    return _usable(_Part([EGO] * len(x), ["vehicle"] * len(x), number), path, "ego_pose")
 
 
-def _boxes(database: Database, clouds: _Clouds) -> _Part:
+def _boxes(path: Path, database: Database, clouds: _Clouds) -> _Part:
     """The boxes of other agents, with their headings and sizes."""
     category = {token(row[0]): str(row[1]) for row in database.rows("category", ("token", "name"))}
     kinds = {}
@@ -249,14 +250,17 @@ def _boxes(database: Database, clouds: _Clouds) -> _Part:
     number |= {"vx": unknown, "vy": unknown, "length": length, "width": width}
     number["cloud"] = np.array(cloud, np.float64)
     tracks = [token(row[1]) for row in rows]
-    return _usable(_Part(tracks, [kinds.get(name, "") for name in tracks], number))
+    part = _Part(tracks, [kinds.get(name, "") for name in tracks], number)
+    return _usable(part, path, "lidar_box")
 
 
-def _usable(part: _Part) -> _Part:
-    """The rows with a position."""
+def _usable(part: _Part, path: Path, table: str) -> _Part:
+    """The rows with a position; others are counted as dropped."""
     keep = np.isfinite(part.number["x"]) & np.isfinite(part.number["y"])
-    if keep.all():
+    num_dropped = np.count_nonzero(~keep)
+    if not num_dropped:
         return part
+    report_dropped(path, {f"row: {table}: x, y: no finite number": num_dropped})
     rows = np.flatnonzero(keep).tolist()
     number = {name: values[keep] for name, values in part.number.items()}
     track = [part.track[row] for row in rows]

@@ -16,6 +16,7 @@ import pyarrow.csv as pa_csv
 
 from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, is_text, stripped_groups
 from data_prep.readers.raw_file import open_table
+from data_prep.readers.row_check import RowCheck
 from data_prep.readers.table.dates import (
     holds_dates,
     is_date,
@@ -144,17 +145,33 @@ def _read_csv(path: Path, file: BinaryIO, selection: _Selection) -> pa.Table:
     head = pa_csv.read_csv(pa.BufferReader(header), READ_OPTIONS)
     names = selection.select(head.column_names)
 
+    num_lost = 0
+
+    def skip(row: pa_csv.InvalidRow) -> str:
+        nonlocal num_lost
+        num_lost += 1
+        return "skip"
+
+    parsing = pa_csv.ParseOptions(invalid_row_handler=skip)
+
     def read(types: dict[str, pa.DataType]) -> pa.Table:
+        nonlocal num_lost
+        num_lost = 0
         file.seek(0)
         options = pa_csv.ConvertOptions(column_types=types, include_columns=names)
-        return pa_csv.read_csv(file, read_options=READ_OPTIONS, convert_options=options)
+        return pa_csv.read_csv(file, READ_OPTIONS, parsing, options)
 
     types = dict.fromkeys(names, DICTIONARY)
     numbers = [name for name in names if selection.name(name) in NUMBERS]
     try:
-        return read(types | dict.fromkeys(numbers, pa.float64()))
+        table = read(types | dict.fromkeys(numbers, pa.float64()))
     except pa.ArrowInvalid:  # text in a column of numbers: `_numbers` parses the cells
-        return read(types)
+        table = read(types)
+    check = RowCheck(path, len(table))
+    expected = f"expected {len(head.column_names)} as in the first line"
+    check.lose(num_lost, f"another number of columns, {expected}")
+    check.finish()
+    return table
 
 
 def _read_parquet(path: Path, file: BinaryIO, selection: _Selection) -> pa.Table:

@@ -15,7 +15,7 @@ class LaneDetails(NamedTuple):
     """Fields of a lane that a scene has no place for; indices are points of the lines."""
 
     speed_limit_mph: float  # NaN without a limit
-    # id, and first and last point of the lane and of its neighbour
+    # id, first and last point of the lane, first and last point of its neighbour
     left_neighbors: list[tuple[int, int, int, int, int]]
     right_neighbors: list[tuple[int, int, int, int, int]]
     # first and last point of the lane, id of the road line or edge, and type of the road line

@@ -72,7 +72,7 @@ def vector_map(record: Record) -> VectorMap:
 
 
 def _points(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points float64 [P, 2] and offsets [M + 1] of features; crosswalks become closed rings."""
+    """Points float64 [P, 2] of features and offsets [M + 1]; crosswalks become closed rings."""
     start = record.feature_offset[chosen]
     end = record.feature_offset[chosen + 1]
     is_open = (record.point[start, :2] != record.point[end - 1, :2]).any(1)
@@ -108,7 +108,7 @@ def _edges(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     sorted_id = lane_id[order]
 
     def polyline_of(ids: np.ndarray) -> np.ndarray:
-        """Index of the lanes with these ids, -1 if there is none; the last one of equal lanes."""
+        """Index of the lanes with these ids, -1 if missing; the last one of equal lanes."""
         index = np.maximum(sorted_id.searchsorted(ids, side="right") - 1, 0)
         return np.where(sorted_id[index] == ids, lane[order[index]], -1)
 

@@ -28,7 +28,7 @@ from trajformer.scenes.wire import (
 )
 
 RUN = 8  # in place of a wire type: a run of messages
-_FEW = 16  # messages; fewer are read one by one
+_FEW = 24  # messages; fewer are read one by one
 # By the tag of a field, a byte.
 _TAG = np.arange(256)
 _IS_USUAL = (_TAG >= 8) & (_TAG < 128) & np.isin(_TAG & 7, (VARINT, FIXED64, BYTES, FIXED32))
@@ -37,7 +37,7 @@ _FIXED_SIZE = np.array([0, 8, 0, 0, 0, 4, 0, 0])[_TAG & 7]
 
 
 class Fields(NamedTuple):
-    """Fields of many messages, in the order of the messages and of the fields in each.
+    """Fields of many messages, sorted by message and by position.
 
     All are int64 [n]. The value of a varint is a signed number; fields with bytes have the start
     of their bytes, and runs their index in `Runs`.
@@ -87,8 +87,8 @@ def read_messages(
 ) -> Fields:
     """All fields of the messages data[start:end], int64 [n]; WireError if one is damaged.
 
-    A run of `runs` that begins at a field with the number `run_number` (of each message, or of
-    all) is one field.
+    A run of `runs` that begins at a field with the number `run_number` is one field. It is an
+    array with a number for each message, or one number.
     """
     reading = _Reading(data, start, end, runs, run_number)
     reading.read_together()
@@ -98,7 +98,7 @@ def read_messages(
 
 
 class _Reading:
-    """Messages that are being read: `position` is that of the next field of each."""
+    """Messages that are being read; `position` [n] has the start of the next field of each."""
 
     def __init__(
         self,

@@ -232,7 +232,7 @@ def _window(record: Record, start: int, num_history: int) -> _Window:
         end = num_steps
     if start < 0 or end > num_steps:
         remedy = ""
-        if num_steps > num_history + NUM_FUTURE:  # a record of 20 s, whose present may be 0
+        if num_steps > num_history + NUM_FUTURE:  # a record of 20 s; its present may be 0
             remedy = ": cut long records into windows with --window-s"
         raise SceneError(
             f"timestamps_seconds: {num_steps} steps, a scene has {num_history} up to the present "

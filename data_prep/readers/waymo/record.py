@@ -1,6 +1,6 @@
 """One record of the Waymo Open Motion data set: a `Scenario` message as arrays.
 
-Field numbers are those of `waymo.open_dataset.Scenario` and `MapFeature`. Unknown fields are
+Field numbers come from `waymo.open_dataset.Scenario` and `MapFeature`. Unknown fields are
 skipped, and fields may have any order. Letters: A tracks, L steps, M map features, P points, N
 states of traffic lights.
 """

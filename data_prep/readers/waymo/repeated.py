@@ -26,7 +26,7 @@ class Repeated:
     """
 
     def __init__(self, fields: Fields, runs: Runs, parse: Parse, maximum: int) -> None:
-        # Fields of another type are unknown ones.
+        # Fields with other types are unknown fields.
         fields = fields.select((fields.kind == RUN) | (fields.kind == BYTES))
         is_run = fields.kind == RUN
         self._first = np.zeros(len(is_run), np.int64)
@@ -35,7 +35,7 @@ class Repeated:
         self._first[is_run] = runs.first[run]
         self._last[is_run] = runs.last[run]
 
-        # Other messages have numbers after those of the runs.
+        # Other messages are numbered after the messages of `runs`.
         other = (~is_run).nonzero()[0]
         self._first[other] = len(runs.position) + np.arange(len(other))
         self._last[other] = self._first[other] + 1
@@ -54,7 +54,7 @@ class Repeated:
         return before[self._message.searchsorted(np.arange(count + 1))]
 
     def numbers(self) -> np.ndarray | slice:
-        """The numbers [n] of the messages in order: those of `runs`, then those of `others`."""
+        """The numbers [n] of the messages in order: first `runs` are numbered, then `others`."""
         first = self._first
         last = self._last
         if len(first) and (first[1:] == last[:-1]).all():  # nothing was left out
@@ -65,7 +65,7 @@ class Repeated:
     def take(self, usual: np.ndarray, others: np.ndarray) -> np.ndarray:
         """The values [n, ...], in order.
 
-        `usual` has the values of all messages of `runs`, `others` those of `self.others`.
+        `usual` has the values of the messages of `runs`, `others` the values of `self.others`.
         """
         if len(others):
             usual = np.concatenate([usual, others.astype(usual.dtype)])

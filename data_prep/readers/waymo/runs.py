@@ -21,10 +21,13 @@ class Layout(NamedTuple):
     fixed: dict[int, bytes]
 
     def find(self, data: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Indices, int64 [m], of the positions int64 [n] in data, uint8, that have this layout."""
+        """Indices, int64 [m], of the positions in data, uint8, that have this layout.
+
+        Positions, int64 [n], are sorted.
+        """
         length, *others = list(self.fixed.items())[1:]
-        fits = _has_byte(data, position, *length) & (position <= len(data) - self.size)
-        index = fits.nonzero()[0]
+        position = position[: position.searchsorted(len(data) - self.size, side="right")]
+        index = _has_byte(data, position, *length).nonzero()[0]
         position = position[index]
         fits = np.ones(len(position), bool)
         for offset, values in others:
@@ -34,7 +37,7 @@ class Layout(NamedTuple):
 
 def _has_byte(data: np.ndarray, position: np.ndarray, offset: int, values: bytes) -> np.ndarray:
     """Whether the byte at an offset from positions is one of some values, bool [n]."""
-    byte = data[offset:].take(position, mode="clip")
+    byte = data[offset:].take(position)
     if len(values) == 1:
         is_value: np.ndarray = byte == values[0]
         return is_value
@@ -54,8 +57,8 @@ def _find_byte(data: np.ndarray, value: int) -> np.ndarray:
 class Runs:
     """All places in data[start:end] that look like messages of given layouts.
 
-    Some of them may lie inside other values by chance. But a run that begins where a field begins
-    is certain, because tags and lengths of its messages have been compared.
+    Some may be parts of other values by chance. A run that begins where a field begins is certain,
+    because tags and lengths of its messages have been compared.
 
     Args:
         data: the bytes.
@@ -87,7 +90,7 @@ class Runs:
         position = candidate[is_message]
 
         sizes = np.array([layout.size for layout in layouts])
-        after = position + sizes[self.layout]
+        after = position + (sizes[self.layout] if len(layouts) > 1 else sizes)
         tag = window.take(position)
         is_end = (position[1:] != after[:-1]) | (tag[1:] != tag[:-1])
         is_some = len(position) > 0
@@ -111,7 +114,7 @@ class Runs:
         size = self.layouts[layout].size
         if not len(position):
             return np.zeros(0, dtype)
-        # A view of every `size` bytes; taking plain bytes is faster than taking records.
+        # A view of `size` bytes at each position; taking plain bytes is faster than taking records.
         count = len(self.data) - size + 1
         every = np.ndarray((count,), f"V{size}", self.data, strides=(1,))
         return every[position].view(dtype)

@@ -13,7 +13,7 @@ def test_many_pairs_select_the_same_pieces(
     radius_m: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = BatchConfig(targets="all", map_radius_m=radius_m, map_slack_m=3.0)
-    scenes = [make_scene(seed) for seed in range(6)]
+    scenes = [make_scene(agents) for agents in range(2, 8)]
     monkeypatch.setattr(sample, "MAX_PAIRS", 10**9)
     expected = samples(scenes, config)
     monkeypatch.setattr(sample, "MAX_PAIRS", 7)

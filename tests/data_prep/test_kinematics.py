@@ -170,7 +170,8 @@ def test_needed_entries_of_first_steps_equal_those_of_the_whole_history() -> Non
     whole = estimate_history(position, valid, 0.1)
     first = estimate_history(position, valid, 0.1, is_first)
     for expected, values in zip(whole, first, strict=True):
-        assert np.array_equal(values[is_first & valid], expected[is_first & valid])
+        # The length is rounded with the number of rows before the track.
+        assert values[is_first & valid] == pytest.approx(expected[is_first & valid], abs=1e-12)
     both = estimate_history(position, valid, 0.1, np.ones_like(valid))
     for expected, values in zip(whole, both, strict=True):
         assert np.array_equal(values, expected)

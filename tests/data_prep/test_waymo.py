@@ -153,6 +153,7 @@ def without(content: bytes, number: int) -> bytes:
     return b"".join(parts)
 
 
+LATE_TRACK = waymo.track(1, 1, (0.0, 0.0), (1.0, 0.0), seen=range(20, 91))
 BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no timestamps": (lambda data: without(data, 1), "0 timestamps_seconds"),
     "no tracks": (lambda data: without(data, 2), "0 tracks"),
@@ -172,6 +173,10 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         r"scenario_id: '\\x00.*, expected a name",
     ),
     "no ego car": (lambda data: data + wire.write_number(6, 99), "sdc_track_index: 99"),
+    "no agent in the history": (
+        lambda data: without(data, 2) + 3 * wire.write_bytes(2, LATE_TRACK),
+        "tracks: states: no agent is seen in the 11 observed steps",
+    ),
     "the present at the end": (lambda data: data + wire.write_number(10, 60), "91 steps"),
     "a far point": (
         lambda data: (
@@ -194,6 +199,35 @@ def test_a_broken_record_is_refused_with_its_place(tmp_path: Path, case: str) ->
     change, message = BROKEN[case]
     with pytest.raises(SceneError, match=rf"a\.tfrecord: record at byte 0: .*{message}"):
         read(change(waymo.scenario()), tmp_path)
+
+
+def lights(steps: int, number: int) -> bytes:
+    """States of the light of a lane."""
+    return b"".join(wire.write_bytes(7, waymo.light(LANE_A, number)) for _ in range(steps))
+
+
+@pytest.mark.parametrize("steps", [11, 40, 150])
+def test_lights_may_have_fewer_or_more_steps_than_tracks(tmp_path: Path, steps: int) -> None:
+    scene = read(without(waymo.scenario(), 7) + lights(steps, 6), tmp_path)
+    assert scene.light_state.shape == (1, 91)
+    assert (scene.light_state[0, :steps] == LightState.GREEN).all()
+    assert not scene.light_state[0, steps:].any()
+
+
+def test_a_light_state_of_a_later_version_is_unknown(tmp_path: Path) -> None:
+    content = without(waymo.scenario(), 7)
+    for number in (9, 77, 300):
+        assert not read(content + lights(91, number), tmp_path).light_state.any()
+
+
+def test_ids_above_32_bits_and_unknown_kinds_of_features_are_read(tmp_path: Path) -> None:
+    content = without(waymo.scenario(), 8)
+    for index, feature in enumerate(waymo.features()):
+        content += wire.write_bytes(8, wire.write_number(1, 2**40 + index) + feature[2:])
+    content += wire.write_bytes(8, wire.write_number(1, 5) + wire.write_bytes(12, b"abc"))
+    scene = read(content, tmp_path)
+    assert sorted(scene.polyline_id.tolist()) == [2**40 + index for index in range(5)]
+    assert len(scene.light_lane) == 0  # of a lane that does not exist any more
 
 
 def test_a_record_without_map_and_lights_is_a_scene(tmp_path: Path) -> None:

@@ -250,6 +250,8 @@ def _window(record: Record, start: int, num_history: int) -> _Window:
     # No model and no metric uses an agent that is first seen in the future.
     valid = _usable(record, steps)
     track = np.flatnonzero(valid[:, :num_history].any(1))
+    if not len(track):
+        raise SceneError(f"tracks: states: no agent is seen in the {num_history} observed steps")
     valid = valid[track]
     is_unused = ~valid
     values = []

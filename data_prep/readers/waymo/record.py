@@ -350,6 +350,8 @@ def _read_light(data: bytes, start: int, end: int) -> tuple[float, ...]:
             state = read_number(field)
         elif field[0] == 3:
             point = read_point(data, *read_span(field))
-    if not (abs(lane) < 1 << 53 and 0 <= state < 256):
-        raise WireError(f"lane_states: lane {lane}, state {state}")
+    if abs(lane) >= 1 << 53:
+        raise WireError(f"lane_states: lane {lane}, expected at most 2^53")
+    # A state of a later version is unknown.
+    state = state if 0 <= state < 256 else 0
     return (float(lane), float(state), *point)

@@ -272,6 +272,13 @@ def test_lanes_far_from_all_agents_are_a_warning(tmp_path: Path) -> None:
         assert scene_of(tmp_path, table).num_polylines > 0
 
 
+def test_a_radius_of_zero_asks_for_no_lanes(tmp_path: Path) -> None:
+    table = with_lanes(tmp_path, [lane_along(0)])
+    table["x"] += 20_000.0
+    no_map = Table(num_history=50, num_future=10, map_radius_m=0.0)
+    assert scene_of(tmp_path, table, no_map).num_polylines == 0
+
+
 def test_lanes_against_or_beside_the_traffic_are_a_warning(tmp_path: Path) -> None:
     lanes = np.array([lane_along(number) for number in range(6)])
     table = with_lanes(tmp_path, lanes[:, ::-1].tolist())

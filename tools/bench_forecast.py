@@ -9,7 +9,7 @@ and lanes of this scene at random places, with its density: one agent in 1,250 s
 five pieces of lanes for each agent. "linear" is the time for an agent relative to that in the scene
 with 64 agents. A training step of the recipe for Argoverse 2 has the scenes of the split, repeated;
 "epoch, h" is the time for the training part of the full data set. "threads" has the shortest time
-of a forecast by number of agents, all of them targets, with one thread and with two: medians on a
+of a forecast by number of agents, all targets, with one thread and with two: medians on a
 shared machine would include its other work. `--json FILE` writes the tables.
 """
 

@@ -126,7 +126,7 @@ def lower_bound(forecaster: OnlineForecaster) -> tuple[Times, str]:
 
 
 def grid_of_lanes(count: int) -> list[np.ndarray]:
-    """Lanes of `LANE_M` on a square, half of them along x and half along y."""
+    """Lanes of `LANE_M` on a square, half along x and half along y."""
     side = int(np.ceil(np.sqrt(count / 2)))
     along = np.linspace(0, LANE_M, 13)
     lanes: list[np.ndarray] = []

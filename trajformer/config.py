@@ -131,7 +131,7 @@ def type_problem(hint: Any, value: Any) -> str:
 def _has_type(value: Any, hint: Any) -> bool:
     """Whether a value has the type of an annotation.
 
-    `Any` stands for a config or None, and a whole number is also a float.
+    `Any` means a config or None, and a whole number is also a float.
     """
     origin = get_origin(hint) or hint
     arguments = get_args(hint)

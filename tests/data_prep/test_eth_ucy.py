@@ -27,7 +27,7 @@ def listed(raw: Path, split: str = "eth_test", reader: EthUcy | None = None) -> 
 
 
 def walk(name: str, steps: int, start: int = 0) -> Walk:
-    """A pedestrian who walks in x direction at 1 m/s."""
+    """A pedestrian that walks in x direction at 1 m/s."""
     return Walk(name, straight(steps, (0, 0), (1.0, 0)), start=start)
 
 

@@ -10,7 +10,7 @@ NOISE_M = 0.03
 
 
 def estimate(position: np.ndarray, period_s: float = 0.1, history: int | None = None) -> Motion:
-    """Estimates [T, ...] for one agent at positions [T, 2], all of them observed by default."""
+    """Estimates [T, ...] for one agent at positions [T, 2], all observed by default."""
     valid = np.ones((1, len(position)), bool)
     motion = estimate_motion(position[None], valid, history or len(position), period_s)
     return Motion(*(values[0] for values in motion))

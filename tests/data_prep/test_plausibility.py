@@ -70,7 +70,7 @@ def test_right_values_raise_nothing(tmp_path: Path, noise: float) -> None:
 
 def test_standing_walking_reversing_and_drifting_agents_are_right(tmp_path: Path) -> None:
     table = cars(noise=0.1)
-    # One car stands with a velocity of zero, one reverses, one drifts, one walks sideways.
+    # One car waits with a velocity of zero, one reverses, one drifts, one walks sideways.
     stands = of(table, 1)
     table.loc[stands, ["vx", "vy"]] = 0.0
     table.loc[stands, ["x", "y"]] = table.loc[stands, ["x", "y"]].iloc[0].to_numpy()
@@ -286,7 +286,7 @@ def test_lanes_against_or_beside_the_traffic_are_a_warning(tmp_path: Path) -> No
         scene_of(tmp_path, table)
     both_ways = with_lanes(tmp_path, [*lanes.tolist(), *lanes[:, ::-1].tolist()])
     scene_of(tmp_path, both_ways)
-    # one vehicle is on its lane, the others are far from all of them
+    # one vehicle is on its lane, the others are far from all lanes
     table = with_lanes(tmp_path, lanes[:1].tolist())
     with pytest.warns(TrajformerWarning, match="moving vehicles are over 8 m from all lanes"):
         scene_of(tmp_path, table)

@@ -25,7 +25,7 @@ def positions(name: str, xy: np.ndarray, first_step: int = 0, **cells: Any) -> p
 
 
 def stops_at_red_light(noise_m: float, seed: int = 0) -> np.ndarray:
-    """Positions [200, 2]: 4 s at 8 m/s along y, then the car stands."""
+    """Positions [200, 2]: 4 s at 8 m/s along y, then the car waits."""
     y = 0.1 * np.cumsum(np.where(np.arange(200) < 40, 8.0, 0.0))
     noise = np.random.default_rng(seed).normal(0, noise_m, (200, 2))
     return np.stack([np.zeros(200), y], -1) + noise

@@ -41,7 +41,7 @@ from trajformer.testing.readers import check_round_trip
 
 
 def read(content: bytes, folder: Path, reader: Waymo = Waymo()) -> Scene:
-    """The scene of a record in a file of its own."""
+    """The scene of a record in a separate file."""
     path = folder / "training" / "a.tfrecord"
     waymo.write(path, content)
     [item] = reader.inputs(folder, "training")

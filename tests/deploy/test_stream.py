@@ -36,7 +36,7 @@ def predictor() -> Predictor:
 
 
 def table(steps: int = 24, agents: int = 6, seed: int = 0) -> pd.DataFrame:
-    """Tracks on arcs; one appears late, one is lost, one returns, and one stands."""
+    """Tracks on arcs; one appears late, one is lost, one returns, and one waits."""
     rng = np.random.default_rng(seed)
     rows = []
     for agent in range(agents):

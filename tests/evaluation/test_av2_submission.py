@@ -14,7 +14,7 @@ FIRST_FUTURE_STEP = 50
 
 
 class Scored(NamedTuple):
-    """A scene of a forecast file with what av2 reads of it."""
+    """A scene of a forecast file as av2 reads it."""
 
     probability: np.ndarray  # [K]
     modes: dict[str, np.ndarray]  # [K, F, 2] by track

@@ -264,7 +264,7 @@ def test_a_file_without_a_usable_forecast_is_an_error(scenes: SceneStore) -> Non
 
 
 def test_tracks_may_have_other_numbers_of_modes(scenes: SceneStore, modes: AllModes) -> None:
-    """A mode of another agent does not change the errors of an agent with fewer modes."""
+    """Another agent's mode does not change the errors of an agent with fewer modes."""
     fewer = {}
     for number, (key, of_track) in enumerate(modes.items()):
         best = int(np.argmax(of_track.probability))

@@ -148,7 +148,7 @@ def test_latents_pass_on_the_shares_of_their_inputs(
     agents, _ = neighbors(observation, config.social_radius_m, config.max_neighbors)
     tokens = torch.stack([grid.real[0].sum() for grid in model.scenes(observation)])
     share = shares(model, observation)["decoder 1"]
-    # with equal scores an agent has as many shares as it has steps
+    # with equal scores an agent has the number of shares equal to its steps
     target = agents[0, 0, 0]
     steps = observation.valid[0, target].sum()
     expected = (steps / tokens.sum()).expand(share.shape[2])

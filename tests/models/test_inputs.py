@@ -1,4 +1,4 @@
-"""Included weights on real scenes: what a forecast depends on, and what it does not."""
+"""Included weights on real scenes: inputs that change a forecast, and others that do not."""
 
 from collections.abc import Sequence
 from dataclasses import replace

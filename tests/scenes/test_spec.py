@@ -1,4 +1,4 @@
-"""Properties of scenes: what a scene has, which scenes a model was trained on, and differences."""
+"""Properties of scenes: fields, the scenes a model was trained on, and differences."""
 
 import warnings
 from dataclasses import replace

@@ -69,7 +69,7 @@ def check_dropped(files: Files, kind: str, case: str, raw: Path) -> None:
 
 
 def then(first: Damage, second: Damage) -> Damage:
-    """Two damages, one after the other."""
+    """Two damages in sequence."""
 
     def damage(path: Path) -> None:
         first(path)

@@ -138,7 +138,7 @@ class Case:
         return False
 
     def ego_collides(self, ego: str, world: int) -> bool:
-        """The recorded path of one car crosses the forecast of another one."""
+        """The recorded path of one car crosses another forecast."""
         for car in self.cars:
             if car == ego:
                 continue

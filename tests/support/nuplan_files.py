@@ -125,7 +125,7 @@ def geometry(kind: int, points: Sequence[tuple[float, float]]) -> bytes:
 
 
 def write_map(path: Path) -> None:
-    """Two lanes side by side, a connector behind the right one, a crosswalk and an area."""
+    """Two parallel lanes, a connector behind the right one, a crosswalk and an area."""
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path)
     connection.executescript(MAP_SCHEMA)

@@ -1,4 +1,4 @@
-"""Cases of the table of uses: each is one command in a process and a copy of the files of its own.
+"""Cases of the table of uses: each is one command in a process and a copy of its files.
 
 The processes are forked from a server that has imported the package, because importing torch takes
 seconds.

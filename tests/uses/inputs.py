@@ -1,4 +1,4 @@
-"""Stores, raw folders, checkpoints and forecasts that are missing, damaged or of another format."""
+"""Stores, raw folders, checkpoints and forecasts: missing, damaged, or in another format."""
 
 import pickle
 import shutil

@@ -26,12 +26,12 @@ def drive(speed: np.ndarray, noise_m: float) -> None:
 
 
 def red_light() -> None:
-    """A car drives for 5 s and stands for 25 s."""
+    """A car drives for 5 s and waits for 25 s."""
     drive(np.where(np.arange(STEPS) < 50, 8.0, 0.0), 0.05)
 
 
 def braking() -> None:
-    """A car brakes with 4 m/s^2 and stands for half a second at the last observed step."""
+    """A car brakes with 4 m/s^2 and waits for half a second at its last observed step."""
     time = 0.1 * np.arange(110)
     drive(np.clip(14 - 4 * (time - 1.0), 0, 14), 0.0)
 

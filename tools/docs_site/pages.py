@@ -19,7 +19,7 @@ from trajformer.cli.commands import COMMANDS, load_command
 ROOT = Path(__file__).resolve().parents[2]
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PACKAGES = ("trajformer", "data_prep")
-# Commands have a page of their own, made from their help texts.
+# Commands have a page, made from their help texts.
 NO_REFERENCE = (ROOT / "trajformer" / "cli",)
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".js": "js", ".sh": "sh"}
 

@@ -66,7 +66,7 @@ def highest_score(proposals: PathProposals, temperature: Tensor, nested: int) ->
 
 
 def moved_to_mean(proposals: PathProposals, temperature: Tensor, nested: int) -> Modes:
-    """The most probable mode of an agent that moves goes half the way to the mean of the modes."""
+    """The most probable mode of an agent that moves is half the way to the mean of the modes."""
     modes, logit = final_modes(proposals, temperature, nested)
     mean = _mean_path(proposals, temperature)
     chosen = logit.argmax(-1, keepdim=True)

@@ -137,7 +137,7 @@ def run_program(words: Sequence[str]) -> int:
 def _safe_path() -> Iterator[None]:
     """No child process imports modules of the current folder, a pyarrow.py next to data.
 
-    The variable is inherited by all of them: worker processes, their helpers and those of PyTorch.
+    The variable is inherited by all: worker processes, their helpers and those of PyTorch.
     """
     before = os.environ.get(SAFE_PATH, "")  # an empty value is as none
     os.environ[SAFE_PATH] = "1"

@@ -104,7 +104,7 @@ def add_batch_size(parser: Parser) -> None:
 
 
 def sources(args: Namespace) -> list[Path | str | None]:
-    """The checkpoints or the model of the options; None if there is none."""
+    """The checkpoints or the model of the options; None without any."""
     if isinstance(args.checkpoint, list):
         return [*args.checkpoint]
     return [args.checkpoint or args.model]

@@ -182,7 +182,7 @@ def read_cases(data: Path) -> Iterator[interaction.CaseSet]:
         yield interaction.CaseSet(cases[0].city, data, cases)
 
 
-# ---- Waymo: tracks to predict, or pairs of them -------------------------------------------------
+# ---- Waymo: tracks to predict, or pairs -------------------------------------------------------
 
 
 def score_waymo(args: Namespace, device: torch.device) -> Table:

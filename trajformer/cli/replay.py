@@ -78,7 +78,7 @@ def recordings_of_store(scenes: "SceneStore") -> Iterator[Recording]:
 
 
 def recordings_of_logs(raw: Path) -> Iterator[Recording]:
-    """The complete sensor logs of a folder, or one log (TrajformerError: there is none)."""
+    """The complete sensor logs of a folder, or one log (TrajformerError: no log)."""
     from data_prep.readers.argoverse2.sensor import ANNOTATIONS, PERIOD_S, load_log
     from trajformer.scenes.kinematics import difference_velocity
 

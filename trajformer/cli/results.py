@@ -47,7 +47,7 @@ COLLISION_M = 0.2
 GROUP_KEYS = ("type", "manoeuvre", "speed", "city", "role")
 STANDING_M = 0.5
 NEAR_M = 0.5
-BRIEF_S = 1.0  # in less time, one cannot see whether an agent stands
+BRIEF_S = 1.0  # in less time, one cannot see whether an agent is at rest
 GROUP_METRICS = {  # columns of the tables by group, and how pandas aggregates them
     "agents": "sum",
     "minADE6": "mean",
@@ -61,7 +61,7 @@ MARKDOWN_TITLE = "# Scores of forecasts"  # `files.KINDS` recognizes it
 
 
 def add_results(parser: Parser) -> None:
-    """Add the options that select what is scored and what is written."""
+    """Add the options that select the scored agents and the output."""
     add_rules(parser)
     parser.add_argument(
         "--against",
@@ -75,7 +75,7 @@ def add_results(parser: Parser) -> None:
 
 
 def add_rules(parser: Parser) -> None:
-    """Add the options that select what is scored."""
+    """Add the options that select the scored agents."""
     parser.add_argument(
         "--horizons",
         type=str,
@@ -407,7 +407,7 @@ def print_protocols(scorings: Sequence[Scoring]) -> None:
 
 
 def print_findings(scoring: Scoring) -> None:
-    """Print what was not scored, with the first examples."""
+    """Print the agents that were not scored, with the first examples."""
     for finding in scoring.findings:
         print(one_line(f"{scoring.label}: {finding.line()}"))
 

@@ -87,7 +87,7 @@ def _read_sentences(path: Path) -> list[str]:
 
 
 def _translate(model: Any, sentences: Sequence[str], args: Namespace) -> list[str]:
-    """The translation of each sentence. The model returns them in an order of its own."""
+    """The translation of each sentence. The model returns them in another order."""
     translated = [""] * len(sentences)
     results = model.translate(sentences, args.beam, args.length_penalty, args.batch_size)
     bar = tqdm(

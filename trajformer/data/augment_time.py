@@ -30,7 +30,7 @@ def shift(
 
     Agents first seen less than half a second before are removed. Readers estimate the velocity and
     the heading in the first half second of a track, at least two steps, from all its positions, and
-    some of them would be future ones now.
+    some would be future ones now.
     """
     o = batch.observation
     truth = batch.truth

@@ -274,7 +274,7 @@ def _is_near(point: np.ndarray, center: np.ndarray, radius: np.ndarray) -> np.nd
 def _is_near_one_of_many(point: np.ndarray, center: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """The same result as `_is_near`, in less time for many agents and pieces.
 
-    The distance to the middle of a piece decides for most of them.
+    The distance to the middle of a piece decides for most pieces.
     """
     middle = point.mean(1)  # [2, N]
     reach = np.sqrt(((point - middle[:, None]) ** 2).sum(0)).max(0) + _ROUNDING_M  # [N]

@@ -43,7 +43,7 @@ _HIGHER_ORDER = (
 )
 _NUMBERS = "add|sub|mul|floordiv|truediv|mod|neg|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|getitem"
 _ON_NUMBERS = re.compile(rf"_operator\.({_NUMBERS})|torch\.sym_(max|min|not|float|int|sum)")
-# Expressions of sizes: symbols, squares of them, and these words.
+# Expressions of sizes: symbols, their squares, and these words.
 _SYMBOL = re.compile(r"Symbol\('[a-z]{1,4}\d{1,6}'(?:, (?:positive|integer|nonnegative)=True)*\)")
 _POWER = re.compile(r"Pow\(x, Integer\(\d\)\)")
 _WORD_NAMES = """

@@ -53,7 +53,7 @@ def measure(
     """Times of forecasts of all agents of a scene, for all pairs of `agents` and `lanes`.
 
     A forecast starts with the scene in memory and ends with positions and probabilities; the
-    selection of agents and lanes, in numpy, is a runtime of its own ("preparation").
+    selection of agents and lanes, in numpy, is a separate runtime ("preparation").
     """
     rows = []
     first = next(iter(models.values()))
@@ -67,7 +67,7 @@ def measure(
 def runtimes_of(
     source: Path, model: Forecaster | None, names: Sequence[Runtime]
 ) -> dict[str, Forecaster | ExportedForecaster]:
-    """The model of a checkpoint in each runtime; an exported file is a runtime of its own.
+    """The model of a checkpoint in each runtime; an exported file is a separate runtime.
 
     Args:
         source: the checkpoint or exported file, for errors.

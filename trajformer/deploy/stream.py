@@ -227,7 +227,7 @@ class OnlineForecaster:
         )
 
     def _warn_about_map(self, window: MapWindow) -> None:
-        """Warn once if the model was trained with maps and there is none."""
+        """Warn once if the model was trained with maps and has no lanes."""
         if self._warned or self._trained_on.has_map is not True:
             return
         if not self._config.receives(window.pieces.kind).any():

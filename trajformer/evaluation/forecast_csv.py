@@ -151,7 +151,7 @@ def _starts(*columns: np.ndarray) -> np.ndarray:
 
 
 def _missing_step(step: np.ndarray, mode: int) -> str:
-    """The first missing step of sorted steps, as a text that is empty if there is none."""
+    """The first missing step of sorted steps, as a text that is empty without any."""
     expected = np.arange(1, len(step) + 1)
     if np.array_equal(step, expected):
         return ""

@@ -64,7 +64,7 @@ def to_agents_and_pieces(
     """Add up the weights of tokens of the same agent or piece: [B, S, heads, A + M].
 
     Both arguments are weights [B, S, heads, n] and int64 [B, S, n], the agent or piece of each
-    token, broadcastable to [B, S, n]; None stands for zeros.
+    token, broadcastable to [B, S, n]; None means zeros.
     """
     parts = []
     counts = (observation.agent_mask.shape[1], observation.polyline_mask.shape[1])

@@ -91,7 +91,7 @@ def track_errors(scene: Scene, forecasts: Iterable[AgentForecast]) -> list[tuple
 
 
 def shown_errors(scene: Scene, forecasts: Sequence[AgentForecast]) -> list[tuple[float, float]]:
-    """minADE and minFDE of the main forecast (`main_forecast`), or of all if there is none."""
+    """minADE and minFDE of the main forecast (`main_forecast`), or of all without one."""
     main = main_forecast(scene, forecasts)
     return track_errors(scene, forecasts if main is None else [main])
 

@@ -88,7 +88,7 @@ def _check_length(path: Path, content: dict[str, Any], config: Recipe) -> int:
 def first_difference(expected: Any, actual: Any, name: str = "state") -> str:
     """The name of the first entry of a state with another type, shape or length; "" for none.
 
-    Numbers may differ, but must be finite and not negative. An expected None stands for any value.
+    Numbers may differ, but must be finite and not negative. An expected None means any value.
     Entries with numbers as keys belong to parameters; one without a gradient has no entry.
     """
     if expected is None:

@@ -26,7 +26,7 @@ LOOK_AHEAD_S = 0.5
 MEMORY_S = 1.0  # weight exp(-age / MEMORY_S), at least the period
 ACCELERATION_PENALTY = 0.005  # s^4, against squared residuals in m^2
 SMALL_PENALTY = 1e-9  # makes fits of few positions solvable (velocity 0)
-# Seconds for which an agent stands, one model each. One that has just stopped was braking: its
+# Seconds for which an agent is at rest, one model each. One that has just stopped was braking: its
 # speed had no jump.
 STAND_S = (0.0, 0.2, 0.4, 0.7, 1.0, 1.4, WINDOW_S)
 JUST_STOPPED_S = 0.4

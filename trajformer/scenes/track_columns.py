@@ -1,4 +1,4 @@
-"""Columns of live tracks, checked: ids, positions, and what else a tracker knows."""
+"""Columns of live tracks, checked: ids, positions, and further values of a tracker."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class VectorMap:
     def near(self, positions: np.ndarray, radius_m: float, path: Path) -> VectorMap:
         """Polylines within radius_m of any of the positions [n, 2], and the edges between them.
 
-        If there is none, a warning names the `path` of the map; a radius of 0 asks for none. Raises
+        If none is near, a warning names the `path` of the map; a radius of 0 asks for none. Raises
         SceneError: map and positions are not in one frame.
         """
         if not (len(positions) and len(self.polyline_id) and radius_m > 0):

@@ -1,4 +1,4 @@
-"""Scenes of a store for a served page: read when the page asks for them, in any number."""
+"""Scenes of a store for a served page: read when the page requests them, in any number."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The served page: who is answered, with what, and what the browser may do."""
+"""The served page: which requests are answered, and the limits of the browser."""
 
 import http.client
 import json

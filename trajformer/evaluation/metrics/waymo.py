@@ -266,7 +266,7 @@ def score(groups: Iterable[Group], rules: Rules = Rules()) -> dict[int, list[dic
 
 
 def _means(rows: np.ndarray) -> np.ndarray:
-    """Means [4, R] of values [groups, 4, R] that are known; 0 if there is none."""
+    """Means [4, R] of values [groups, 4, R] that are known; 0 without any."""
     known = ~np.isnan(rows)
     total: np.ndarray = np.where(known, rows, 0.0).sum(0)
     return total / np.maximum(known.sum(0), 1)

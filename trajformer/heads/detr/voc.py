@@ -184,7 +184,7 @@ class VocDataset(DetectionDataset):
         return counts
 
     def _image_path(self, name: str) -> Path:
-        """The image file with any known suffix; .jpg if there is none, for the error message."""
+        """The image file with any known suffix; .jpg without one, for the error message."""
         folder = self.root / "JPEGImages"
         for suffix in SUFFIXES:
             path = folder / f"{name}{suffix}"

@@ -1,7 +1,7 @@
 """Assembles the page: style, script and data in one HTML file with a strict security policy.
 
 The modules of `source/` are plain JavaScript. They are joined into one script in the order of
-their imports, each in a function of its own, because modules of a file cannot import each other.
+their imports, each in a separate function, because modules of a file cannot import each other.
 Nothing is minified, so the code in the page is the code in the repository. The
 policy allows this script and style by their hashes, and no request: text of scenes cannot run.
 """

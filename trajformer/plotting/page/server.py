@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, kind, content)
 
     def _answer(self) -> tuple[str, bytes]:
-        """Type and content of the answer (_Refused: there is none)."""
+        """Type and content of the answer (_Refused: no such file)."""
         self._check_sender()
         if len(self.path) > MAX_TARGET:
             raise _Refused(HTTPStatus.REQUEST_URI_TOO_LONG)

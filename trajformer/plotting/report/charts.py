@@ -175,7 +175,7 @@ def _dot(point: np.ndarray, file: int, radius: float = _MARKER) -> Markup:
 
 
 def _low(estimate: Estimate) -> float:
-    """The lower end of the interval, or the mean if there is none."""
+    """The lower end of the interval, or the mean without one."""
     return estimate.mean if math.isnan(estimate.low) else estimate.low
 
 

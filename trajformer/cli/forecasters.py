@@ -89,13 +89,18 @@ def set_threads(args: Namespace) -> None:
     """
     import torch
 
-    cores = os.cpu_count() or 1
-    if args.threads is not None and args.threads > cores:
-        raise TrajformerError(f"--threads {args.threads}: expected at most {cores}, one per core")
     if args.threads is not None:
+        check_threads(args.threads)
         torch.set_num_threads(args.threads)
     elif args.batch_size == 1:
         torch.set_num_threads(1)
+
+
+def check_threads(threads: int) -> None:
+    """Raise TrajformerError if there are fewer cores than threads."""
+    cores = os.cpu_count() or 1
+    if threads > cores:
+        raise TrajformerError(f"--threads {threads}: expected at most {cores}, one per core")
 
 
 def add_batch_size(parser: Parser) -> None:

@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import PositiveInt, restricted_number_type
 
-from trajformer.cli.forecasters import CHECKPOINT_HELP
+from trajformer.cli.forecasters import CHECKPOINT_HELP, check_threads
 from trajformer.cli.parsing import Parser, new_parser
 
+Agents = restricted_number_type("1 to 2048", int, [(">", 0), ("<=", 2048)])
+Lanes = restricted_number_type("1 to 20000", int, [(">", 0), ("<=", 20_000)])
+Calls = restricted_number_type("1 to 100000", int, [(">", 0), ("<=", 100_000)])
 RUNTIMES = ("eager", "compiled", "pt2", "onnx")  # repeated from deploy.latency
 
 
@@ -20,13 +23,13 @@ def parser() -> Parser:
     )
     made.add_argument("checkpoint", type=Path, help=CHECKPOINT_HELP)
     made.add_argument(
-        "--agents", type=PositiveInt, nargs="+", default=[64, 256], help="numbers of agents"
+        "--agents", type=Agents, nargs="+", default=[64, 256], help="numbers of agents"
     )
     made.add_argument(
-        "--lanes", type=PositiveInt, nargs="+", default=[500, 2000], help="numbers of lanes"
+        "--lanes", type=Lanes, nargs="+", default=[500, 2000], help="numbers of lanes"
     )
     made.add_argument("--threads", type=PositiveInt, default=1, help="CPU threads")
-    made.add_argument("--calls", type=PositiveInt, default=100, help="timed forecasts of a runtime")
+    made.add_argument("--calls", type=Calls, default=100, help="timed forecasts of a runtime")
     made.add_argument(
         "--runtimes",
         choices=RUNTIMES,
@@ -45,6 +48,7 @@ def run(args: Namespace) -> None:
     from trajformer.deploy.latency import measure, runtimes_of, table
     from trajformer.recipes.checkpoint import load_checkpoint
 
+    check_threads(args.threads)
     torch.set_num_threads(args.threads)
     model: Any = None
     if not is_exported(args.checkpoint):

@@ -26,11 +26,11 @@ _ATEN_NAMES = """
     argmin argsort atan2 baddbmm batch_norm bitwise_and bitwise_not bitwise_or bmm cat chunk
     clamp clamp_max clamp_min clone concatenate contiguous conv1d cos cummax cumsum detach
     detach_ div dropout einsum elu embedding eq erf exp expand expand_as expm1 eye fill_ flatten
-    flip floor floor_divide full full_like gather ge gelu group_norm gt hstack index index_add
-    index_select isfinite layer_norm le leaky_relu lift_fresh_copy linalg_vector_norm linear
-    linspace log log1p log_softmax logical_and logical_not logical_or logsumexp lt masked_fill
-    matmul max maximum mean min minimum movedim mul narrow ne neg new_full new_ones new_zeros
-    norm one_hot ones ones_like pad permute pow reciprocal relu relu_ remainder repeat
+    flip floor floor_divide full full_like gather ge gelu group_norm gru gt hstack index
+    index_add index_select isfinite layer_norm le leaky_relu lift_fresh_copy linalg_vector_norm
+    linear linspace log log1p log_softmax logical_and logical_not logical_or logsumexp lstm lt
+    masked_fill matmul max maximum mean min minimum movedim mul narrow ne neg new_full new_ones
+    new_zeros norm one_hot ones ones_like pad permute pow reciprocal relu relu_ remainder repeat
     repeat_interleave reshape roll rsqrt rsub scaled_dot_product_attention scatter scatter_add
     select sigmoid sign silu sin slice softmax softplus sort split split_with_sizes sqrt square
     squeeze stack std sub sum sym_size tanh to topk transpose tril triu unbind unflatten

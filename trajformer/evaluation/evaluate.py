@@ -85,10 +85,7 @@ def _run(
     predictor: Predictor, scenes: Scenes, batch_size: int, progress: bool
 ) -> Iterator[ScoredBatch]:
     """As `run_scenes`, with batches and forecasts of the horizon of the model."""
-    if not hasattr(scenes, "root"):  # the name of a store, or a list of scenes
-        kind = type(scenes).__name__
-        expected = 'expected the split of a store, such as SceneStore("STORE", "val")'
-        raise TrajformerError(f"scenes: of type {kind}, {expected}")
+    _require_split(scenes)
     if batch_size < 1:
         raise TrajformerError(f"batch_size: {batch_size}, expected at least 1")
     where = f"{scenes.root}: split '{scenes.split}'"
@@ -120,6 +117,14 @@ def _run(
             yield ScoredBatch(read, batch, forecast)
             bar.update(len(read))
     warn_about_maps(with_map, len(scenes), trained_on, where)
+
+
+def _require_split(scenes: Scenes) -> None:
+    """Raise TrajformerError for the name of a store, or a list of scenes."""
+    if not hasattr(scenes, "root"):
+        kind = type(scenes).__name__
+        expected = 'expected the split of a store, such as SceneStore("STORE", "val")'
+        raise TrajformerError(f"scenes: of type {kind}, {expected}")
 
 
 def on_clock(scenes: Scenes, trained_on: DataSpec) -> Scenes:
@@ -196,6 +201,7 @@ def score_scenes(
     progress: bool = False,
 ) -> Tally:
     """The tally of a split or of a part of it; raises as `evaluate`, but may have no agents."""
+    _require_split(scenes)
     if len(scenes):
         rules.check(DataSpec.of(scenes[0]))
     tally = Tally(rules, predictor.device)

@@ -252,8 +252,10 @@ def read_modes(path: Path | str) -> AllModes:
     type, or an empty cell of a parquet file.
     """
     path = Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise TrajformerError(f"{path}: no such file; make one with `trajformer predict`")
+    if not path.is_file():
+        raise TrajformerError(f"{path}: a folder, pipe or device, expected a file")
     kind = "parquet"
     if is_csv(path):
         kind = "CSV"

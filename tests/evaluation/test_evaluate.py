@@ -144,7 +144,7 @@ def test_arguments_of_other_types(run: Path) -> None:
     with pytest.raises(TypeError, match="the model returns Tensor, expected Forecast"):
         evaluate(Fixed(lambda forecast: forecast.position), scenes)
     for others in (str(run / "store"), [scenes[0]]):
-        with pytest.raises(TrajformerError, match="scenes: of type .*, expected the split"):
+        with pytest.raises(TrajformerError, match=r"scenes: of type .*, expected the split"):
             evaluate(load_predictor("constant_velocity"), others)  # type: ignore[arg-type]
     with pytest.raises(TrajformerError, match="batch_size: -1, expected at least 1"):
         list(track_forecasts(load_predictor("constant_velocity"), scenes, batch_size=-1))

@@ -68,13 +68,15 @@ class Cells:
         first_token = num_tokens.cumsum(0) - num_tokens
 
         groups = []
-        begin = [0] * len(num_rows)  # of each cell in the rows of all groups
+        rows_of, tokens_of = num_rows.tolist(), num_tokens.tolist()
+        begin = [0] * len(rows_of)  # of each cell in the rows of all groups
         total = 0
-        for members in _similar(num_rows.tolist(), num_tokens.tolist()):
+        for members in _similar(rows_of, tokens_of):
             index = torch.tensor(members, device=device)
-            rows, _ = _padded(order, first_row[index], num_rows[index])
-            tokens, is_token = _padded(token, first_token[index], num_tokens[index])
-            sizes = tuple(num_rows[index].tolist())
+            sizes = tuple([rows_of[member] for member in members])
+            width = max(tokens_of[member] for member in members)
+            rows, _ = _padded(order, first_row[index], num_rows[index], max(sizes))
+            tokens, is_token = _padded(token, first_token[index], num_tokens[index], width)
             has_padding = len(members) > 1
             groups.append(CellGroup(rows, tokens, is_token if has_padding else None, sizes))
             for member in members:
@@ -120,12 +122,13 @@ def _similar(num_rows: list[int], num_tokens: list[int]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _padded(items: Tensor, first: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """Ranges of `items` as rows [C, n] with the last item repeated, and bool [C, n], not padding.
+def _padded(items: Tensor, first: Tensor, number: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Ranges of `items` as rows [C, width], and bool [C, width], False = padding.
 
-    Ranges begin at `first` [C] and have `number` [C] items, n at most.
+    Ranges begin at `first` [C] and have `number` [C] items, at most `width` of them; the last item
+    is repeated as padding.
     """
-    column = torch.arange(int(number.max()), device=items.device)
+    column = torch.arange(width, device=items.device)
     is_item = column < number[:, None]
     offset = torch.minimum(column, number[:, None] - 1)
     return items[first[:, None] + offset], is_item

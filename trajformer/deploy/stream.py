@@ -210,20 +210,18 @@ class OnlineForecaster:
         rows = np.array([int(name) for name in sample.agent_id[:num_targets]], np.int64)
         position = forecast.in_city_frame(observation)[0]
         confidence = forecast.probability()[0].double().cpu().numpy()
-        order = np.argsort(-confidence, 1, kind="stable")
-        confidence = np.take_along_axis(confidence, order, 1)
-        position = np.take_along_axis(position, order[..., None, None], 1)
-        pose = sample.padded["pose"][:num_targets].astype(np.float64)
+        # The order of the tracks, not that of the sample; modes by falling probability.
+        back = np.argsort(rows, kind="stable")
+        order = np.argsort(-confidence[back], 1, kind="stable")
+        pose = sample.padded["pose"][back].astype(np.float64)
         assert self._window is not None
         pose[:, :2] += self._window.origin
-        # The order of the tracks, not that of the sample.
-        back = np.argsort(rows, kind="stable")
         return _predicted(
             _take(steps, rows[back]),
             self._clock[0],
-            pose[back],
-            position[back],
-            confidence[back],
+            pose,
+            position[back[:, None], order],
+            confidence[back[:, None], order],
         )
 
     def _warn_about_map(self, window: MapWindow) -> None:

@@ -5,11 +5,12 @@
 Times are processor time of one process, the median over all repeats of a record; each repeat
 measures all rows in turn, so that other work on the machine affects them equally. The package
 parses the same bytes (`FromString`, in C) and then copies states and points to arrays, which any
-reader on top of it has to do.
+reader on top of it has to do. The process has the environment of a worker of `preprocess`.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from support.waymo import scenario_class
 
+from data_prep.engine.local_runner import PROCESS_VARIABLES
 from data_prep.reader import Input
 from data_prep.readers.waymo.reader import Waymo
 from data_prep.readers.waymo.record import parse_record
@@ -96,6 +98,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     args = parser.parse_args()
+    environment = os.environ | PROCESS_VARIABLES
+    if environment != dict(os.environ):  # the C library reads some of them when it starts
+        os.execve(sys.executable, sys.orig_argv, environment)
     rows = measure(args.file, args.repeats)
     print(f"{len(rows)} records, mean size {np.mean([row['bytes'] for row in rows]):.0f} bytes")
     for name in rows[0]:

@@ -26,7 +26,7 @@ POLL_S = 0.2
 WORKERS_PER_CORE = 4  # more need memory and save no time
 _MAX_READS = 2  # an input that kills its process as often is skipped
 _JOIN_S = 5.0  # a killed process that waits for a dead file server does not end
-_VARIABLES = {  # of the environment of a new process
+PROCESS_VARIABLES = {  # of the environment of a new process
     # glibc keeps freed memory for the next input: page faults take a tenth of the time.
     "MALLOC_MMAP_THRESHOLD_": "33554432",  # bytes
     "MALLOC_TRIM_THRESHOLD_": "268435456",
@@ -211,8 +211,8 @@ def _start_settings() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *TERMINATION_SIGNALS):
             handlers[number] = signal.signal(number, lambda n, _: late_signals.append(n))
-    before = {name: os.environ.get(name, "") for name in _VARIABLES}  # "" is as none
-    os.environ |= _VARIABLES
+    before = {name: os.environ.get(name, "") for name in PROCESS_VARIABLES}  # "" is as none
+    os.environ |= PROCESS_VARIABLES
     resource_tracker.ensure_running()  # it unblocks the signal when it starts
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

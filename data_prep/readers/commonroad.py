@@ -127,9 +127,9 @@ def read_scenario(path: Path) -> Scenario:
                 if element.tag == "lanelet":
                     _add_lanelet(element, lanelets)
                 else:
-                    kind = _add_obstacle(element, len(names), rows, dropped)
-                    names.append(element.attrib["id"].strip())
-                    kinds.append(kind)
+                    name = element.attrib["id"].strip()
+                    kinds.append(_add_obstacle(element, len(names), rows, dropped))
+                    names.append(name)
             except (ValueError, KeyError) as error:
                 dropped[f"{element.tag}: {one_line(error)}"] += 1
             element.clear()  # frees memory

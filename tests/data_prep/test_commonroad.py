@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import drone_files
 
-from data_prep.readers.commonroad import CommonRoad
+from data_prep.readers.commonroad import CommonRoad, read_scenario
 from trajformer.errors import SceneError
 from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import EdgeKind, PolylineKind
@@ -63,3 +63,18 @@ def test_a_real_scenario(real_data: Path, tmp_path: Path) -> None:
     scene = reader.read(items[0], "all", tmp_path).validate()
     assert len(items) == 7
     assert (scene.polyline_kind == PolylineKind.LANE_VEHICLE).sum() == 75
+
+
+@pytest.mark.parametrize(("number", "other", "rows"), [("30", "31", 1), ("31", "30", 12)])
+def test_an_obstacle_without_id_is_counted(
+    tmp_path: Path, number: str, other: str, rows: int
+) -> None:
+    """Its states do not become the states of the next obstacle."""
+    path = tmp_path / NAME
+    drone_files.write_commonroad(path)
+    path.write_text(path.read_text().replace(f'Obstacle id="{number}"', "Obstacle"))
+    with collect_dropped() as dropped:
+        columns = read_scenario(path).columns
+    assert columns.word["track_id"] == [other]
+    assert len(columns.number["x"]) == rows
+    assert any("Obstacle: 'id'" in cause for _, cause in dropped)

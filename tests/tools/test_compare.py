@@ -220,7 +220,6 @@ def test_a_second_stage_starts_from_the_first_stage_of_the_same_seed(folder: Pat
     )  # moved folders are the same run
 
 
-@pytest.mark.usefixtures("trained_here")
 def metrics_in(file: Path) -> dict[str, float]:
     """The numbers of a file of `evaluate --json` without its protocol and tables."""
     metrics = {}
@@ -230,6 +229,7 @@ def metrics_in(file: Path) -> dict[str, float]:
     return metrics
 
 
+@pytest.mark.usefixtures("trained_here")
 def test_rows_with_a_length_in_steps_are_scored_at_the_end(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

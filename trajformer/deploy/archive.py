@@ -22,19 +22,20 @@ from trajformer.deploy.metadata import METADATA_KEY
 # Operators of ATen that graphs of this package consist of: arithmetic on tensors. Others read
 # files or give access to memory.
 _ATEN_NAMES = """
-    __and__ __or__ _assert_tensor_metadata abs add addcmul alias all amax amin any arange argmax
-    argmin argsort atan2 baddbmm batch_norm bitwise_and bitwise_not bitwise_or bmm cat chunk
-    clamp clamp_max clamp_min clone concatenate contiguous conv1d cos cummax cumsum detach
-    detach_ div dropout einsum elu embedding eq erf exp expand expand_as expm1 eye fill_ flatten
-    flip floor floor_divide full full_like gather ge gelu group_norm gru gt hstack index
-    index_add index_select isfinite layer_norm le leaky_relu lift_fresh_copy linalg_vector_norm
-    linear linspace log log1p log_softmax logical_and logical_not logical_or logsumexp lstm lt
-    masked_fill matmul max maximum mean min minimum movedim mul narrow ne neg new_full new_ones
-    new_zeros norm one_hot ones ones_like pad permute pow reciprocal relu relu_ remainder repeat
-    repeat_interleave reshape roll rsqrt rsub scaled_dot_product_attention scatter scatter_add
-    select sigmoid sign silu sin slice softmax softplus sort split split_with_sizes sqrt square
-    squeeze stack std sub sum sym_size tanh to topk transpose tril triu unbind unflatten
-    unsqueeze var view where zeros zeros_like
+    __and__ __or__ _assert_tensor_metadata abs add add_ addcmul alias all amax amin any arange
+    argmax argmin argsort atan2 baddbmm batch_norm bitwise_and bitwise_not bitwise_or bmm cat
+    chunk clamp clamp_max clamp_min clone concatenate contiguous conv1d copy_ cos cummax cumsum
+    detach detach_ div div_ dropout einsum elu embedding eq erf exp expand expand_as expm1 eye
+    fill_ flatten flip floor floor_divide full full_like gather ge gelu group_norm gru gt hstack
+    index index_add index_select isfinite layer_norm le leaky_relu lift_fresh_copy
+    linalg_vector_norm linear linspace log log1p log_softmax logical_and logical_not logical_or
+    logsumexp lstm lt masked_fill masked_fill_ matmul max maximum mean min minimum movedim mul
+    mul_ narrow ne neg new_full new_ones new_zeros norm one_hot ones ones_like pad permute pow
+    reciprocal relu relu_ remainder repeat repeat_interleave reshape roll rsqrt rsub
+    scaled_dot_product_attention scatter scatter_add select sigmoid sign silu sin slice softmax
+    softplus sort split split_with_sizes sqrt square squeeze stack std sub sub_ sum sym_size
+    tanh to topk transpose tril triu unbind unflatten unsqueeze var view where zero_ zeros
+    zeros_like
 """
 _ATEN = frozenset(_ATEN_NAMES.split())
 _HIGHER_ORDER = (

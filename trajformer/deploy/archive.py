@@ -27,15 +27,15 @@ _ATEN_NAMES = """
     chunk clamp clamp_max clamp_min clone concatenate contiguous conv1d copy_ cos cummax cumsum
     detach detach_ div div_ dropout einsum elu embedding eq erf exp expand expand_as expm1 eye
     fill_ flatten flip floor floor_divide full full_like gather ge gelu group_norm gru gt hstack
-    index index_add index_select isfinite layer_norm le leaky_relu lift_fresh_copy
-    linalg_vector_norm linear linspace log log1p log_softmax logical_and logical_not logical_or
-    logsumexp lstm lt masked_fill masked_fill_ matmul max maximum mean min minimum movedim mul
-    mul_ narrow ne neg new_full new_ones new_zeros norm one_hot ones ones_like pad permute pow
-    reciprocal relu relu_ remainder repeat repeat_interleave reshape roll rsqrt rsub
-    scaled_dot_product_attention scatter scatter_add select sigmoid sign silu sin slice softmax
-    softplus sort split split_with_sizes sqrt square squeeze stack std sub sub_ sum sym_size
-    tanh to topk transpose tril triu unbind unflatten unsqueeze var view where zero_ zeros
-    zeros_like
+    index index_add index_select isfinite isinf isnan isneginf isposinf layer_norm le leaky_relu
+    lift_fresh_copy linalg_vector_norm linear linspace log log1p log_softmax logical_and
+    logical_not logical_or logsumexp lstm lt masked_fill masked_fill_ matmul max maximum mean
+    min minimum movedim mul mul_ narrow ne neg new_full new_ones new_zeros norm one_hot ones
+    ones_like pad permute pow reciprocal relu relu_ remainder repeat repeat_interleave reshape
+    roll rsqrt rsub scaled_dot_product_attention scatter scatter_add select sigmoid sign silu
+    sin slice softmax softplus sort split split_with_sizes sqrt square squeeze stack std sub
+    sub_ sum sym_size tanh to topk transpose tril triu unbind unflatten unsqueeze var view where
+    zero_ zeros zeros_like
 """
 _ATEN = frozenset(_ATEN_NAMES.split())
 _HIGHER_ORDER = (

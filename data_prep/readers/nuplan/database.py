@@ -76,7 +76,8 @@ def open_database(path: Path) -> Iterator[Database]:
     try:
         _protect(connection)
         yield Database(path, connection)
-    except (sqlite3.Error, OverflowError, MemoryError) as error:
+    # Python cannot decode some messages of SQLite that quote a damaged name.
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise SceneError(f"{path}: not a readable database: {one_line(error)}") from error
     finally:
         connection.close()

@@ -257,7 +257,7 @@ def _boxes(path: Path, database: Database, clouds: _Clouds) -> _Part:
 def _usable(part: _Part, path: Path, table: str) -> _Part:
     """The rows with a position; others are counted as dropped."""
     keep = np.isfinite(part.number["x"]) & np.isfinite(part.number["y"])
-    num_dropped = np.count_nonzero(~keep)
+    num_dropped = int(np.count_nonzero(~keep))
     if not num_dropped:
         return part
     report_dropped(path, {f"row: {table}: x, y: no finite number": num_dropped})

@@ -15,6 +15,8 @@ from trajformer.scenes.scene import Scene
 
 # Tests run small models: with more threads, these only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray lowers the priority of its workers, so they would wait for the tests of the other process.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # By default an example fails if it takes 200 ms.
 settings.register_profile("any machine", deadline=None)

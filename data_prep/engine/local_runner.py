@@ -211,14 +211,18 @@ def _start_settings() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *TERMINATION_SIGNALS):
             handlers[number] = signal.signal(number, lambda n, _: late_signals.append(n))
-    before = {name: os.environ.get(name, "") for name in PROCESS_VARIABLES}  # "" is as none
+    before = dict(os.environ)
     os.environ |= PROCESS_VARIABLES
     resource_tracker.ensure_running()  # it unblocks the signal when it starts
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        os.environ |= before
+        for name in PROCESS_VARIABLES:
+            if name in before:
+                os.environ[name] = before[name]
+            else:  # an empty text would be the number 0 for the C library of later processes
+                del os.environ[name]
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler)

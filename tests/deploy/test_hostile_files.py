@@ -315,7 +315,7 @@ def test_hostile_onnx_files_are_one_line() -> None:
 # ---- sizes ---------------------------------------------------------------------------------------
 
 READ = """
-import resource, sys
+import sys
 from pathlib import Path
 from trajformer.deploy.runtime import ExportedForecaster
 from trajformer.errors import TrajformerError
@@ -324,7 +324,8 @@ for name in sys.argv[1:]:
         ExportedForecaster(Path(name))
     except TrajformerError as error:
         print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(int(status["VmHWM"].split()[0]) // 1000)
 """
 
 

@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str | Callable[[], object], str]] = {  # command, line
         "x: not a file|x: no such checkpoint",
     ),
     "a recipe": ("train --config x --out r", "x: no such file and no recipe of this name"),
-    "forecasts": ("plot store --forecasts x --out p", "x: no such file"),
+    "forecasts": ("plot store --forecasts x --out p", "x: a folder, pipe or device"),
     "a list of labels": (
         "weights convert timm_vit run/best.ckpt c.ckpt --labels x",
         f"x: labels .*: {NO_FILE}",

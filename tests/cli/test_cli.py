@@ -260,6 +260,7 @@ def test_the_demo_runs_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture
         assert run(*demo, 1) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "SE2Former" in lines[-5]
+    assert not any("{" in line for line in lines)
     assert any((tmp_path / "demo" / "pictures").iterdir())
     page = tmp_path / "demo" / "view.html"
     assert f"page        {page}: open it in a browser" in lines[-1]

@@ -94,8 +94,8 @@ class _Demo:
         file = self.args.out / f"{name}.json"
         command("evaluate", *model, "--store", self.store, "--json", file, "--overwrite")
         content: dict[str, Any] = json.loads(file.read_text())
-        content.pop("protocol")
-        return content
+        # without the tables and the protocol
+        return {name: value for name, value in content.items() if isinstance(value, int | float)}
 
     def predict_and_plot(self) -> None:
         """Forecast the held-out scenes, and draw the worst and some random ones."""

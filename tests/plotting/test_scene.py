@@ -426,3 +426,12 @@ def test_notebooks_show_a_figure() -> None:
     figure = plotting.plot_scene(make_scene())
     assert isinstance(figure, plotting.SceneFigure)
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("origin", [(0.0, 0.0), (600.0, -2250.0), (3e5, 5.4e6), (0.0, -123456.0)])
+def test_the_label_of_the_y_axis_is_inside_the_picture(origin: tuple[float, float]) -> None:
+    scene = replace(make_scene(6), origin=np.array(origin))
+    figure = plotting.draw_picture([scene], [[]])
+    figure.canvas.draw()
+    label = figure.axes[0].yaxis.label.get_window_extent()
+    assert 0 < label.x0 < 20  # pixels

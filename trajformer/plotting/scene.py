@@ -45,7 +45,7 @@ _MAX_SCALE_IN_ROW = 1.2
 _COLUMNS = 4  # scenes in a row of a picture
 # inches around the square axes
 _LEFT = 0.6
-_DIGIT = 0.07  # more on the left for each digit of a coordinate after the fourth
+_DIGIT = 0.07  # more on the left for each character of a y coordinate after the fourth
 _RIGHT = 0.12
 _TOP = 0.45
 _BOTTOM = 0.08
@@ -175,9 +175,7 @@ def draw_contents(contents: Sequence[Content], options: PictureOptions) -> Figur
     largest = max(_legible_scale(content) for content in contents)
     limit = _MAX_SCALE if len(contents) == 1 else _MAX_SCALE_IN_ROW
     side = _SIDE * min(largest, limit)
-    coordinates = [np.abs(content.scene.origin + content.view.center) for content in contents]
-    digits = len(str(int(np.max(coordinates))))
-    left = _LEFT + _DIGIT * max(digits - _MODEST_DIGITS, 0)
+    left = _LEFT + _DIGIT * max(max(map(_tick_length, contents)) - _MODEST_DIGITS, 0)
     cells = _Cells(len(contents), side, left)
     figure = SceneFigure(figsize=cells.size(0.0))
     FigureCanvasAgg(figure)
@@ -186,6 +184,13 @@ def draw_contents(contents: Sequence[Content], options: PictureOptions) -> Figur
         _draw(ax, content, options)
     _fit_height(figure, axes, cells)
     return figure
+
+
+def _tick_length(content: Content) -> int:
+    """Characters of the longest number at the y axis, with its sign."""
+    center = float(content.scene.origin[1] + content.view.center[1])
+    ends = (center - content.view.half, center + content.view.half)
+    return max(len(f"{end:.0f}") for end in ends)
 
 
 def _legible_scale(content: Content) -> float:

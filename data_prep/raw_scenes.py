@@ -3,10 +3,10 @@
 import warnings
 from pathlib import Path
 
-from data_prep.plausibility import MAX_SPEED_M_S, check_units
 from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, TrajformerError, TrajformerWarning
 from trajformer.scenes.dropped import collect_dropped
+from trajformer.scenes.plausibility import MAX_SPEED_M_S, check_units
 from trajformer.scenes.scene import METRES, Scene
 
 

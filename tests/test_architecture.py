@@ -155,7 +155,7 @@ def test_modules_of_a_package_do_not_import_each_other_in_a_circle() -> None:
         visit(module, ())
 
 
-SHARED = {"data_prep.reader", "trajformer.scenes.dropped", "data_prep.plausibility", "trajformer"}
+SHARED = {"data_prep.reader", "trajformer.scenes.dropped", "trajformer"}
 
 
 @pytest.mark.parametrize(

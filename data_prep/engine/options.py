@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S
-from data_prep.plausibility import MAX_SPEED_M_S
 from trajformer.config import Config
+from trajformer.scenes.plausibility import MAX_SPEED_M_S
 
 _COUNT = (1, 10**9)
 _LIMITS: dict[str, tuple[float, float]] = {

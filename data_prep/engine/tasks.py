@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
-from data_prep.plausibility import MAX_SPEED_M_S, check_units
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import (
     SceneError,
@@ -29,6 +28,7 @@ from trajformer.errors import (
 )
 from trajformer.scenes.dropped import Dropped, collect_dropped
 from trajformer.scenes.manifest import checksum
+from trajformer.scenes.plausibility import MAX_SPEED_M_S, check_units
 from trajformer.scenes.shard import (
     PackedScene,
     ShardInfo,

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.raw_file import list_parts, read_file
@@ -30,6 +29,7 @@ from trajformer.errors import SceneError, one_line
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.kinematics import difference_velocity
 from trajformer.scenes.parsed_file import cached_by_file
+from trajformer.scenes.plausibility import check_recorded
 from trajformer.scenes.scene import MAX_EXTENT_M, AgentKind, AgentRole, PolylineKind, Scene
 from trajformer.scenes.vector_map import VectorMap, build_map
 

@@ -9,11 +9,11 @@ import pytest
 from support import fixtures
 from support.tables import frame, read, write_lanes
 
-from data_prep.plausibility import check_units
 from data_prep.readers.argoverse2.reader import Argoverse2
 from data_prep.readers.table.reader import Table
 from trajformer.errors import SceneError, TrajformerWarning
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.plausibility import check_units
 from trajformer.scenes.scene import Scene
 
 READER = Table(num_history=50, num_future=10)

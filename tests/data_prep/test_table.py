@@ -17,10 +17,10 @@ from support.tables import SMALL, frame, read, read_all, track, two_tracks, writ
 
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
-from data_prep.plausibility import check_units
 from data_prep.reader import Input
 from data_prep.readers.table.reader import Table
 from trajformer.errors import ConfigError, SceneError, TrajformerError
+from trajformer.scenes.plausibility import check_units
 from trajformer.scenes.scene import AgentKind, AgentRole, scenes_equal
 from trajformer.scenes.store import SceneStore
 

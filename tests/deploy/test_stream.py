@@ -1,5 +1,6 @@
 """Live forecasts equal forecasts of scenes, for any order, ids, model and number of threads."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from support.scenes import make_scene
 from trajformer import OnlineForecaster, Scene, collate, load_model
 from trajformer.cli.replay import Recording, recordings_of_logs, recordings_of_store
 from trajformer.deploy.predicted import PredictedObjects
+from trajformer.errors import SceneError
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.recipes.choices import MODELS
@@ -281,3 +283,31 @@ def test_the_example_of_the_guide_runs() -> None:
     assert forecasts.object_id == ("car", 7)
     car = forecasts.position[0, 0, -1]
     assert car[0] > 0.8 * 19 + 15  # 8 m/s for 3 s
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ({"heading": [90.0]}, "tracks: heading: more than 40 degrees from the direction of motion"),
+        ({"vx": [-8.0], "vy": [0.0]}, "tracks: vx, vy: .*reversed"),
+        ({"heading": [0.05], "vx": [8.1], "vy": [0.1]}, ""),
+        ({}, ""),
+    ],
+)
+def test_values_that_do_not_fit_each_other_are_a_warning(
+    columns: dict[str, list[float]], line: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    forecaster = OnlineForecaster("constant_velocity", clock=CLOCK)
+    for step in range(CLOCK.num_history or 0):
+        tracks = {"object_id": ["a"], "x": [0.8 * step], "y": [0.0]}
+        forecaster.update(0.1 * step, tracks | columns)
+    forecaster.forecast()
+    messages = [str(warning.message) for warning in recwarn]
+    assert len(messages) == bool(line)
+    assert all(re.match(line, message) for message in messages)
+
+
+def test_times_that_are_no_seconds_are_refused() -> None:
+    forecaster = OnlineForecaster("constant_velocity", clock=CLOCK)
+    with pytest.raises(SceneError, match=r"timestamp_s: 1\.7e\+18, expected seconds"):
+        forecaster.update(1.7e18, {"object_id": ["a"], "x": [0.0], "y": [0.0]})

@@ -15,6 +15,7 @@ in pieces around the agents, and SE2Former's encoding of the map while its piece
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,11 +32,12 @@ from trajformer.data.sample import ROUNDING_S, Frame, Sample, sample_near
 from trajformer.deploy.exported_model import exported_predictor, is_exported
 from trajformer.deploy.map_window import MapWindow
 from trajformer.deploy.predicted import PredictedObjects
-from trajformer.errors import TrajformerError
+from trajformer.errors import SceneError, TrajformerError
 from trajformer.models.forecaster import Predictor
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.lane_files import Lanes, as_vector_map
 from trajformer.scenes.lanelet2 import Origin
+from trajformer.scenes.plausibility import warn_if_implausible
 from trajformer.scenes.scene import SHORT_LOSS_S, AgentRole, Scene
 from trajformer.scenes.spec import DataSpec, warn
 from trajformer.scenes.track_columns import check_unique, read_columns
@@ -43,6 +45,8 @@ from trajformer.scenes.track_history import TrackHistory, TrackSteps
 from trajformer.scenes.tracks import scene_of_steps
 from trajformer.scenes.vector_map import NO_MAP, VectorMap
 
+MAX_TIME_S = 1e11  # about 3,000 years; milliseconds since 1970 are more
+CHECK_EVERY_S = 10.0  # whether the values of the tracks fit each other
 _CLOCK = ("period_s", "num_history", "num_future")
 
 
@@ -75,6 +79,8 @@ class OnlineForecaster:
         self._encoding: Any = None  # of a model that keeps the map
         self._encoded = np.zeros(0, np.int64)  # indices of the pieces in the window
         self._warned = False
+        self._given = (False, False)  # headings and velocities in the last update
+        self._next_check_s = -math.inf
         self._lock = threading.Lock()  # of the history and the lanes
         self._model_lock = threading.Lock()  # of the window and the encoding
 
@@ -121,8 +127,14 @@ class OnlineForecaster:
         Raises SceneError: a value cannot be used; the update is then ignored.
         """
         columns = check_unique(read_columns(tracks))
+        time_s = float(timestamp_s)
+        if not abs(time_s) <= MAX_TIME_S:
+            raise SceneError(f"timestamp_s: {time_s:g}, expected seconds, at most {MAX_TIME_S:g}")
+        has_heading = bool(np.isfinite(columns.heading).any())
+        has_velocity = bool(np.isfinite(columns.velocity).any())
         with self._lock:
-            self._history.add(float(timestamp_s), columns)
+            self._history.add(time_s, columns)
+            self._given = (has_heading, has_velocity)
 
     def reset(self) -> None:
         """Forget all tracks, not the map."""
@@ -169,6 +181,7 @@ class OnlineForecaster:
         """The sample of tracks, the pieces of lanes that it has, int64 [m], and its batch."""
         window = self._move_window(steps, lanes)
         scene = scene_of_steps(steps, self._clock, window.origin, window.facing)
+        self._check(scene, steps.now_s)
         if self._config.frame is Frame.FOCAL:
             scene = _with_focal(scene)
         sample, pieces = sample_near(scene, window.pieces, self._config)
@@ -223,6 +236,14 @@ class OnlineForecaster:
             position[back[:, None], order],
             confidence[back[:, None], order],
         )
+
+    def _check(self, scene: Scene, now_s: float) -> None:
+        """Warn, from time to time, if the values of the tracks do not fit each other."""
+        is_due = now_s >= self._next_check_s or now_s < self._next_check_s - CHECK_EVERY_S
+        if is_due and scene.valid.sum(1).max(initial=0) == scene.num_history:
+            self._next_check_s = now_s + CHECK_EVERY_S
+            has_heading, has_velocity = self._given
+            warn_if_implausible(scene, heading=has_heading, velocity=has_velocity)
 
     def _warn_about_map(self, window: MapWindow) -> None:
         """Warn once if the model was trained with maps and has no lanes."""

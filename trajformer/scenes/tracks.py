@@ -12,6 +12,7 @@ from trajformer.errors import SceneError
 from trajformer.scenes.kinematics import estimate_history
 from trajformer.scenes.lane_files import Lanes, as_vector_map
 from trajformer.scenes.lane_heading import face_along_lanes
+from trajformer.scenes.plausibility import warn_if_implausible
 from trajformer.scenes.scene import (
     MAX_EXTENT_M,
     SHORT_LOSS_S,
@@ -162,6 +163,9 @@ def scene_from_tracks(
     origin = steps.position[int(is_last.argmax()), -1].copy()
     vector_map = NO_MAP if lanes is None else as_vector_map(lanes)
     scene = scene_of_steps(steps, (period_s, num_history, num_future), origin, vector_map)
+    has_heading = bool(np.isfinite(columns.heading).any())
+    has_velocity = bool(np.isfinite(columns.velocity).any())
+    warn_if_implausible(scene, heading=has_heading, velocity=has_velocity)
     return with_map(scene, vector_map, names).validate()
 
 

@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input, StagedReader
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
@@ -21,6 +20,7 @@ from data_prep.readers.argoverse2.released import FILES, released_stamp, with_fu
 from data_prep.readers.row_check import RowCheck
 from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.plausibility import check_recorded
 from trajformer.scenes.scene import MAX_ORIGIN_M, MAX_SPEED_M_S, AgentKind, AgentRole, Scene
 
 PERIOD_S = 0.1

@@ -22,7 +22,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers import columns
 from data_prep.readers.argoverse2.map import read_map
@@ -33,6 +32,7 @@ from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
 from trajformer.scenes.kinematics import difference_velocity
 from trajformer.scenes.parsed_file import cached_by_file
+from trajformer.scenes.plausibility import check_recorded
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 from trajformer.scenes.vector_map import VectorMap
 

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.interaction.tracks import (
@@ -31,6 +30,7 @@ from trajformer.errors import SceneError
 from trajformer.scenes.geometry import wrap
 from trajformer.scenes.kinematics import estimate_motion
 from trajformer.scenes.lanelet2 import read_lanelets
+from trajformer.scenes.plausibility import check_recorded
 from trajformer.scenes.scene import AgentRole, Scene
 
 RECORDINGS = "recorded_trackfiles"  # the folder, and the split of its windows

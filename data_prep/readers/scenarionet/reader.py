@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.plain_pickle import load_plain_pickle
@@ -36,6 +35,7 @@ from data_prep.readers.scenarionet.scenario import (
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
 from trajformer.scenes.kinematics import difference_velocity
+from trajformer.scenes.plausibility import check_recorded
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 ROOT_SPLIT = "scenarios"  # the split of a data set directly in the raw folder

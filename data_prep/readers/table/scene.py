@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data_prep.plausibility import check_driving, check_recorded
 from data_prep.readers.columns import Agents
 from data_prep.readers.table.estimates import RowEstimates
 from data_prep.readers.table.timeline import TimeOptions
 from data_prep.readers.table.tracks import KINDS, TableTracks
 from data_prep.readers.table.windows import Cut, Scenes
 from trajformer.errors import SceneError
+from trajformer.scenes.plausibility import check_driving, check_recorded
 from trajformer.scenes.scene import METRES, Scene
 from trajformer.scenes.vector_map import VectorMap
 

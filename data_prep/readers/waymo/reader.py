@@ -13,7 +13,6 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from data_prep.plausibility import check_recorded
 from data_prep.reader import Input
 from data_prep.readers.columns import Agents
 from data_prep.readers.present import main_agent, size_at_present, with_lights
@@ -24,6 +23,7 @@ from data_prep.readers.waymo.tfrecord import list_records
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError, one_line
 from trajformer.scenes.geometry import wrap
+from trajformer.scenes.plausibility import check_recorded
 from trajformer.scenes.scene import (
     MAX_ORIGIN_M,
     MAX_SIZE_M,

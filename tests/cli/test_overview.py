@@ -89,6 +89,22 @@ def test_heavy_packages_are_imported_only_where_they_are_needed(
     assert done.returncode == 0, done.stderr
 
 
+PARSERS = """
+import sys
+from trajformer.cli.commands import COMMANDS, load_command
+for name in {*COMMANDS} - {"train"}:
+    module = load_command(name)
+    for variant in ("", *getattr(module, "VARIANTS", ())):
+        module.parser(*filter(None, [variant]))
+    assert "jsonargparse" not in sys.modules, name
+"""
+
+
+def test_only_train_has_the_parser_of_recipes() -> None:
+    done = run_python("-c", PARSERS)
+    assert done.returncode == 0, done.stderr
+
+
 def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("recipes") == 0
     lines = capsys.readouterr().out.splitlines()

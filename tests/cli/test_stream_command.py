@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.cli import error_line, run
 from support.models import shallow_config
+from support.processes import run_python
 from support.sensor_logs import write_log
 from support.training import recipe, training_store
 
@@ -46,6 +47,25 @@ def test_a_store_gives_the_file_of_predict(
         assert set(by_track) == {track.track_id for track in tracks}
         for track in tracks:
             assert by_track[track.track_id].position == pytest.approx(track.position, abs=2e-4)
+
+
+FORECAST = """
+import sys
+from trajformer.cli import main
+store, checkpoint, out = sys.argv[1:]
+words = ["--checkpoint", checkpoint, "--split", "train"]
+assert main(["predict", "--store", store, *words, "--out", out]) == 0
+assert main(["stream", store, *words]) == 0
+names = {"lightning", "jsonargparse", "matplotlib", "torchmetrics"}
+assert not names & {*sys.modules}, names & {*sys.modules}
+"""
+
+
+def test_forecasts_import_no_training_libraries(
+    store: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    done = run_python("-W", "ignore", "-c", FORECAST, store, checkpoint, tmp_path / "f.parquet")
+    assert done.returncode == 0, done.stderr
 
 
 def test_sensor_logs(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

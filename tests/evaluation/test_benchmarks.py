@@ -330,4 +330,4 @@ def test_options_of_other_commands_are_refused(tmp_path: Path, fails: Callable[.
     command = ("benchmark", "sdd", "--data", tmp_path)
     assert "unrecognized arguments: --export" in fails(*command, "--export", tmp_path / "e")
     assert "unrecognized arguments: --store" in fails(*command, "--store", tmp_path)
-    assert "arguments are required: data" in fails("benchmark", "nuscenes")
+    assert "arguments are required: --data" in fails("benchmark", "nuscenes")

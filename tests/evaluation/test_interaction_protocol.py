@@ -236,7 +236,7 @@ def test_the_command_writes_metrics_and_challenge_files(tmp_path: Path) -> None:
 
 def test_wrong_commands_give_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ("benchmark", "interaction")
-    assert "arguments are required: data" in error_line(capsys, *command)
+    assert "arguments are required: --data" in error_line(capsys, *command)
     assert "no such folder" in error_line(capsys, *command, "--data", tmp_path / "missing")
     assert "no validation cases (expected RAW/" in error_line(capsys, *command, "--data", tmp_path)
     both = ("--data", tmp_path, "--model", "constant_velocity", "--checkpoint", tmp_path / "a.ckpt")

@@ -374,7 +374,9 @@ CASES = [
         list,
         "nowhere: no such store",
     ),
-    Case("resample to a period of zero", f"{RESAMPLE} half --period-s 0", "period_s", status=2),
+    Case(
+        "resample to a period of zero", f"{RESAMPLE} half --period-s 0", "--period-s: '0'", status=2
+    ),
     refused(
         "resample to an infinite period",
         f"{RESAMPLE} half --period-s inf",

@@ -127,13 +127,13 @@ EXPORTED = [
     Case(
         "time a billion agents",
         "latency run/best.ckpt --agents 1000000000",
-        "agents element 1: ",
+        "--agents: '1000000000', expected 1 to 2048",
         status=2,
     ),
     Case(
         "time a billion lanes",
         "latency run/best.ckpt --lanes 1000000000",
-        "lanes element 1: ",
+        "--lanes: '1000000000', expected 1 to 20000",
         status=2,
     ),
     Case("time with many threads", "latency run/best.ckpt --threads 100000", "threads"),

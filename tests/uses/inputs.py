@@ -226,11 +226,11 @@ CASES = [
     Case(
         "no worker",
         "preprocess argoverse2 raw s --workers 0",
-        "workers: Not of type 1 to 256",
+        "--workers: '.*', expected 1 to 256",
         status=2,
     ),
-    Case("a negative seed", "synthesize s --seed -1", "seed: Not of type", status=2),
-    Case("an empty batch", f"{CONSTANT} store --batch-size 0", "batch_size", status=2),
+    Case("a negative seed", "synthesize s --seed -1", "--seed: '-1', expected int >= 0", status=2),
+    Case("an empty batch", f"{CONSTANT} store --batch-size 0", "--batch-size: '0'", status=2),
     Case("an unknown source", "preprocess kitti raw s", "invalid choice: 'kitti'", status=2),
     Case(
         "broken scenarios are listed, the others are kept",

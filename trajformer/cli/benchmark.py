@@ -1,9 +1,8 @@
 """`trajformer benchmark`: score models by the rules of a published benchmark."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
-
-from jsonargparse import Namespace
 
 from trajformer.cli.files import check_outputs
 from trajformer.cli.forecasters import CHECKPOINT_HELP, MODEL_HELP, UNTRAINED, add_batch_size

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars
 from trajformer.cli.heads import PictureNames, add_model, load_model, other_folder, read_batches
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parsing import Parser, PositiveInt, new_parser
 from trajformer.errors import TrajformerError
 
 if TYPE_CHECKING:

@@ -3,15 +3,13 @@
 import json
 import time
 import warnings
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
 from trajformer.cli.commands import run_command
 from trajformer.cli.files import keep_arguments
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parsing import NonNegativeInt, Parser, PositiveInt, new_parser
 from trajformer.cli.results import print_table
 from trajformer.errors import TrajformerWarning
 from trajformer.scenes.files import lock_folder

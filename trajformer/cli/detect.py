@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from jsonargparse.typing import ClosedUnitInterval
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.heads import PictureNames, add_model, load_model, other_folder, read_batches
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parsing import Parser, UnitInterval, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 
@@ -50,7 +49,7 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--score",
-        type=ClosedUnitInterval,
+        type=UnitInterval,
         default=0.5,
         help="minimum score of printed and drawn objects",
     )

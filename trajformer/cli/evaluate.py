@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jsonargparse import Namespace
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import add_forecasters, load_forecaster, sources

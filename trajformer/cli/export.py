@@ -1,8 +1,7 @@
 """`trajformer export`: a model as a file for onnxruntime or torch.export."""
 
+from argparse import Namespace
 from pathlib import Path
-
-from jsonargparse import Namespace
 
 from trajformer.cli.files import check_outputs
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser

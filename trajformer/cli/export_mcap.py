@@ -1,16 +1,15 @@
 """`trajformer export-mcap`: scenes and forecasts as an MCAP file for Foxglove."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs
-from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.cli.parsing import NonNegativeInt, Parser, PositiveInt, add_overwrite, new_parser
 from trajformer.cli.plot import open_scenes
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.forecast_file import TrackForecast

@@ -1,13 +1,11 @@
 """Options and checks that commands with a forecaster share."""
 
 import os
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
-
-from trajformer.cli.parsing import BatchSize, Parser, add_accelerator, add_overwrite
+from trajformer.cli.parsing import BatchSize, Parser, PositiveInt, add_accelerator, add_overwrite
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
 from trajformer.scenes.manifest import MANIFEST

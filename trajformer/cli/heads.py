@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from jsonargparse import Namespace
 
 from trajformer.cli.files import check_outputs
 from trajformer.cli.parsing import BatchSize, Parser, add_accelerator, add_overwrite

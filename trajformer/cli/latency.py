@@ -1,17 +1,15 @@
 """`trajformer latency`: times of a forecaster in several runtimes."""
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt, restricted_number_type
-
 from trajformer.cli.forecasters import CHECKPOINT_HELP, check_threads
-from trajformer.cli.parsing import Parser, new_parser
+from trajformer.cli.parsing import Number, Parser, PositiveInt, new_parser
 
-Agents = restricted_number_type("1 to 2048", int, [(">", 0), ("<=", 2048)])
-Lanes = restricted_number_type("1 to 20000", int, [(">", 0), ("<=", 20_000)])
-Calls = restricted_number_type("1 to 100000", int, [(">", 0), ("<=", 100_000)])
+Agents = Number("1 to 2048", int, 1, 2048)
+Lanes = Number("1 to 20000", int, 1, 20_000)
+Calls = Number("1 to 100000", int, 1, 100_000)
 RUNTIMES = ("eager", "compiled", "pt2", "onnx")  # repeated from deploy.latency
 
 

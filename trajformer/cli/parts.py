@@ -6,9 +6,11 @@ Each process has one thread unless --threads is given.
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import warnings
+from argparse import Namespace
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -18,7 +20,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
 from tqdm import tqdm
 
 from trajformer.cli.files import bars
@@ -137,7 +138,7 @@ class _Worker:
         if isinstance(source, Path) and source.exists():
             source = source.absolute()
         self.source = source
-        self.args = args.clone()
+        self.args = copy.copy(args)
         self.args.store = args.store.absolute()
         self.loaded: tuple[SceneStore, Predictor] | None = None
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt, restricted_number_type
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
-from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.cli.parsing import (
+    SMALLEST,
+    NonNegativeInt,
+    Number,
+    Parser,
+    PositiveInt,
+    add_overwrite,
+    new_parser,
+)
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError, TrajformerWarning
 from trajformer.scenes.spec import DataSpec, check_scenes, same_split
@@ -68,7 +75,7 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--zoom",
-        type=restricted_number_type("zoom", float, [(">", 0), ("<=", MAX_ZOOM)]),
+        type=Number(f"over 0, up to {MAX_ZOOM}", float, SMALLEST, MAX_ZOOM),
         default=1.0,
         help="2 shows the middle half of the width, 0.5 twice the width",
     )
@@ -139,7 +146,7 @@ def run(args: Namespace) -> None:
 def _check_options(args: Namespace) -> None:
     """Raise a TrajformerError if options do not fit each other or the output."""
     for name in ("density", "worst"):
-        if args.forecasts is None and args[name]:
+        if args.forecasts is None and getattr(args, name):
             raise TrajformerError(f"--{name} needs --forecasts")
     if args.color == "world" and args.forecasts is None:
         raise TrajformerError("--color world needs --forecasts")

@@ -7,12 +7,11 @@ import json
 import shlex
 import shutil
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jsonargparse import Namespace
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster, sources
@@ -118,7 +117,7 @@ def _check_inputs(args: Namespace, source: Path | str, folder: Path) -> None:
     if isinstance(source, Path) and source.is_file():
         model = hashlib.sha256(source.read_bytes()).hexdigest()
     names = ("split", "agents", "joint", "batch_size", "threads", "accelerator")
-    inputs = {name: args[name] for name in names}
+    inputs = {name: getattr(args, name) for name in names}
     inputs["model"] = model
     shards = json.dumps(shard_sizes(args.store / args.split), sort_keys=True)
     inputs["shards"] = hashlib.sha256(shards.encode()).hexdigest()

@@ -3,14 +3,13 @@
 import inspect
 import os
 import re
+from argparse import Namespace
 from dataclasses import fields
 from datetime import timedelta
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
 from tqdm import tqdm
 
 from data_prep.engine.estimate import Estimate, SplitEstimate, estimate
@@ -21,6 +20,7 @@ from data_prep.readers.names import READERS
 from trajformer.cli.files import dropped_lines, skipped_lines
 from trajformer.cli.parsing import (
     Parser,
+    PositiveInt,
     add_fields,
     add_variant,
     add_workers,
@@ -130,9 +130,9 @@ def _add_execution(made: Parser) -> None:
 def run(args: Namespace) -> None:
     """Prepare a store; print the number of scenes, and the skipped scenes with their reasons."""
     reader_class: Any = READERS[args.source]
-    reader = reader_class(**{item.name: args[item.name] for item in fields(reader_class)})
+    reader = reader_class(**{item.name: getattr(args, item.name) for item in fields(reader_class)})
     names = {item.name for item in fields(PrepareOptions)}
-    given = {name: value for name, value in args.items() if name in names}
+    given = {name: value for name, value in vars(args).items() if name in names}
     options = PrepareOptions(splits=tuple(args.split), **given)
     if args.dry_run:
         print_estimate(reader, args.raw, args.store, options)

@@ -6,6 +6,7 @@ metrics.
 """
 
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
 from tqdm import tqdm
 
 from data_prep.reader import Input, Reader

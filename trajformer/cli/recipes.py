@@ -1,6 +1,6 @@
 """`trajformer recipes`: the recipes that are part of trajformer."""
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.recipes.names import recipe_file, recipe_header, recipe_names

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from jsonargparse import Namespace
 
 from data_prep.raw_scenes import RawScenes
 from trajformer.cli.files import bars, check_outputs, skipped_note

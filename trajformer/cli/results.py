@@ -6,15 +6,13 @@ All are renderings of the same records (`trajformer.evaluation.scoring`).
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveFloat, PositiveInt
-
 from trajformer.cli.files import skipped_note
-from trajformer.cli.parsing import Parser
+from trajformer.cli.parsing import Parser, PositiveFloat, PositiveInt
 from trajformer.errors import TrajformerError, one_line
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.scene import METRES

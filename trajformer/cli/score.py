@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
-
-from jsonargparse import Namespace
 
 from data_prep.raw_scenes import RawScenes, scenes_of_raw
 from data_prep.readers.names import READERS

@@ -1,18 +1,25 @@
 """`trajformer store`: print, check, merge and resample stores, and export a scene."""
 
 import textwrap
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveFloat, PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, dropped_lines, skipped_lines
-from trajformer.cli.parsing import Parser, add_overwrite, add_variant, new_overview, new_parser
+from trajformer.cli.parsing import (
+    Parser,
+    PositiveFloat,
+    PositiveInt,
+    add_overwrite,
+    add_variant,
+    new_overview,
+    new_parser,
+)
 from trajformer.errors import StoreError, one_line, shorten
 from trajformer.scenes.manifest import (
     MANIFEST,
@@ -291,7 +298,7 @@ def resample(args: Namespace) -> None:
     """
     from trajformer.scenes.resample import resample_store
 
-    clock = {name: args[name] for name in CLOCK if args[name] is not None}
+    clock = {name: getattr(args, name) for name in CLOCK if getattr(args, name) is not None}
     if not clock:
         raise StoreError("give at least one of --period-s, --num-history and --num-future")
     _splits(args.store)

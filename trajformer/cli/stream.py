@@ -1,13 +1,13 @@
 """`trajformer stream`: replay recordings as live tracks."""
 
 import time
+from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jsonargparse import Namespace
 
 from trajformer.cli.files import check_outputs
 from trajformer.cli.forecasters import CHECKPOINT_HELP, add_threads, set_threads

@@ -1,12 +1,10 @@
 """`trajformer synthesize`: simulated traffic as raw data."""
 
+from argparse import Namespace
 from pathlib import Path
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
 from trajformer.cli.files import bars, keep_arguments
-from trajformer.cli.parsing import Parser, add_workers, new_parser
+from trajformer.cli.parsing import NonNegativeInt, Parser, PositiveInt, add_workers, new_parser
 from trajformer.scenes.files import lock_folder
 
 

@@ -2,17 +2,16 @@
 
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.heads import add_model, load_model
-from trajformer.cli.parsing import Beam, Parser, new_parser
+from trajformer.cli.parsing import Beam, NonNegativeFloat, Parser, PositiveInt, new_parser
 from trajformer.errors import TrajformerError
 from trajformer.scenes.files import write_atomically
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt, restricted_number_type
 from tqdm import tqdm
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import CHECKPOINT_HELP
-from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.cli.parsing import (
+    NonNegativeInt,
+    Number,
+    Parser,
+    PositiveInt,
+    add_overwrite,
+    new_parser,
+)
 from trajformer.cli.plot import open_scenes
 from trajformer.cli.proposals import proposal
 from trajformer.errors import TrajformerError
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
 
     Encode = Callable[[Scene], EncodedScene]
 
-Port = restricted_number_type("Port", int, [(">", 0), ("<", 1 << 16)])
+Port = Number("1 to 65535", int, 1, (1 << 16) - 1)
 MAX_FORECASTS = 4  # of a scene: as many colors
 
 

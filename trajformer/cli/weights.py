@@ -6,16 +6,14 @@ list it in `layouts`.
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
-
 from trajformer.cli.files import check_outputs
-from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.cli.parsing import Parser, PositiveInt, add_overwrite, new_parser
 from trajformer.errors import CheckpointError, ConfigError, TrajformerError
 from trajformer.scenes.files import read_file
 from trajformer.scenes.spec import DataSpec

@@ -30,7 +30,15 @@ CROSSWALK = "#BEBEBE"
 
 # One color per agent or world, after Okabe and Ito, with black for recordings left out. Lightness
 # differs by about 5 of 100 or more between any two, so that they differ in gray prints too.
-AGENT_COLORS = ("#005FAB", FOCAL, "#0C9066", "#D37DAE", "#EAB308", "#57B2E8", "#521A70")
+AGENT_COLORS: tuple[str, ...] = (
+    "#005FAB",
+    FOCAL,
+    "#0C9066",
+    "#D37DAE",
+    "#EAB308",
+    "#57B2E8",
+    "#521A70",
+)
 KIND_COLORS = {  # the other kinds are drawn in `OTHER_KIND`
     AgentKind.VEHICLE: "#005FAB",
     AgentKind.BUS: "#521A70",
@@ -78,7 +86,8 @@ LANES = {
     PolylineKind.LANE_BIKE: LaneStyle("bike lane", "#86C5AE", "#C9E6DC", _BIKE_DASHES, 1.0),
 }
 
-ROAD_LINES = {  # lines without a direction: name, color, dashes
+# lines without a direction: name, color, dashes
+ROAD_LINES: dict[PolylineKind, tuple[str, str, str | tuple[float, tuple[float, ...]]]] = {
     PolylineKind.ROAD_EDGE: ("road edge", "#6E6E6E", "-"),
     PolylineKind.ROAD_LINE: ("road line", "#A6A6A6", (0.0, (5.0, 3.0))),
 }

@@ -74,5 +74,5 @@ def table_scene(
         has_heading = "heading" in tracks.columns.number
         has_velocity = "vx" in tracks.columns.number
         check_recorded(scene, heading=has_heading, velocity=has_velocity)
-        check_driving(scene)
+        check_driving(scene, polylines)
     return scene

@@ -4,7 +4,7 @@ import numpy as np
 
 from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
 from trajformer.scenes.spec import warn
-from trajformer.scenes.vector_map import distance_to_segments
+from trajformer.scenes.vector_map import VectorMap, distance_to_segments
 
 SPAN_S = 1.0  # duration of the displacement that shows the direction of driving
 MIN_SPEED_M_S = 2.0
@@ -17,16 +17,17 @@ FAR_FRACTION = 0.75  # in car parks
 MAX_COMPARED = 30  # vehicles
 
 _DRIVING = (AgentKind.VEHICLE, AgentKind.BUS, AgentKind.MOTORCYCLIST)
+_LANES = (PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS)
 
 
-def check_driving(scene: Scene) -> None:
+def check_driving(scene: Scene, lanes: VectorMap) -> None:
     """Warn if most vehicles drive against the lanes near them, or far from all lanes.
 
-    Reversed points, a mirrored axis or another unit of the lanes are possible causes. Only the
-    history is used.
+    The lanes are in the frame of the recording. Reversed points, a mirrored axis or another unit
+    are possible causes. Only the history is used.
     """
     position, direction = _moving_vehicles(scene)
-    start, end = _lane_segments(scene)
+    start, end, _ = lanes.segments(np.flatnonzero(np.isin(lanes.polyline_kind, _LANES)))
     if len(position) < MIN_WRONG or not len(start):
         return
     distance = distance_to_segments(position[:, None], start, end)  # [n, S]
@@ -49,7 +50,7 @@ def check_driving(scene: Scene) -> None:
 
 
 def _moving_vehicles(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Positions [n, 2] at the present and unit vectors [n, 2] of the motion before."""
+    """Positions [n, 2] in the recording at the present, and directions of motion [n, 2]."""
     present = scene.num_history - 1
     before = max(0, present - max(1, round(SPAN_S / scene.period_s)))
     seen = scene.valid[:, present] & scene.valid[:, before]
@@ -59,14 +60,4 @@ def _moving_vehicles(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     length = np.hypot(moved[:, 0], moved[:, 1])
     min_length = MIN_SPEED_M_S * scene.period_s * (present - before)
     moving = np.flatnonzero(length > max(min_length, 1e-6))[:MAX_COMPARED]
-    return position[moving], moved[moving] / length[moving, None]
-
-
-def _lane_segments(scene: Scene) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end, each float64 [S, 2], of the segments of lanes for vehicles."""
-    is_lane = np.isin(scene.polyline_kind, (PolylineKind.LANE_VEHICLE, PolylineKind.LANE_BUS))
-    count = np.diff(scene.polyline_offset)
-    belongs = is_lane.repeat(count)
-    belongs[scene.polyline_offset[1:] - 1] = False  # the last point begins no segment
-    first = np.flatnonzero(belongs)
-    return scene.point[first].astype(np.float64), scene.point[first + 1].astype(np.float64)
+    return position[moving] + scene.origin, moved[moving] / length[moving, None]

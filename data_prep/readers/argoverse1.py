@@ -129,11 +129,10 @@ class Argoverse1(StagedReader, Config, limits={"map_radius_m": (0, np.inf)}):
         heading = face_along_lanes(
             heading, length, position, valid, everyone, lanes, LANE_DISTANCE_M
         )
-        origin = observed_path[-1].copy()
-        agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
+        agents = columns.Agents(agent_id, kind, role, position, heading, velocity, valid)
         name = (path.stem, self.name, split, city)
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
-        return agents.scene(name, clock, origin, lanes)
+        return agents.scene(name, clock, observed_path[-1], lanes)
 
 
 def _usable_rows(

@@ -22,6 +22,7 @@ from data_prep.readers.row_check import RowCheck
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.files import SIZE_SCALE
+from trajformer.scenes.geometry import relative_position, scene_origin
 from trajformer.scenes.scene import METRES, AgentKind, Scene
 from trajformer.scenes.vector_map import VectorMap
 
@@ -505,13 +506,13 @@ def fill(valid: np.ndarray, cell: np.ndarray, values: np.ndarray) -> np.ndarray:
 class Agents(NamedTuple):
     """A agents over T steps, as in `Scene`.
 
-    Arrays are float32 or float64, and positions may have any value where invalid.
+    Headings and velocities are float32 or float64; positions may have any value where invalid.
     """
 
     agent_id: Sequence[str]
     kind: np.ndarray  # uint8 [A]
     role: np.ndarray  # uint8 [A]
-    position: np.ndarray  # [A, T, 2], metres relative to the origin of the scene
+    position: np.ndarray  # float64 [A, T, 2], metres in the city frame
     heading: np.ndarray  # [A, T], radians, zero where invalid
     velocity: np.ndarray  # [A, T, 2], metres per second, zero where invalid
     valid: np.ndarray  # bool [A, T]
@@ -520,21 +521,22 @@ class Agents(NamedTuple):
         self,
         name: tuple[str, str, str, str],
         clock: tuple[float, int, int],
-        origin: np.ndarray,
+        center: np.ndarray,
         lanes: VectorMap,
         unit: str = METRES,
     ) -> Scene:
         """The scene of these agents, with a map in the city frame.
 
-        `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `origin`
-        float64 [2], metres in the city frame.
+        `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `center`
+        float64 [2], metres in the city frame, is near the origin of the scene.
         """
+        origin = scene_origin(center)
         polylines: dict[str, Any] = {}
         for field in VectorMap.__dataclass_fields__:
             polylines[field] = getattr(lanes, field)
-        polylines["point"] = (lanes.point - origin).astype(np.float32)
+        polylines["point"] = relative_position(lanes.point, origin)
         # Clearing x and y as one number is four times faster.
-        position = np.ascontiguousarray(self.position, np.float32)
+        position = relative_position(self.position, origin)
         pairs = position.view(np.int64)[..., 0]
         visible = np.where(self.valid, pairs, 0).view(np.float32)
         return Scene(

@@ -149,19 +149,19 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
             )
         lines = lines.near(last_position[scored], self.map_radius_m, raster)
         velocity = difference_velocity(position, valid, NUM_HISTORY, PERIOD_S)
-        origin = last_position[scored].mean(0)
+        center = last_position[scored].mean(0)
         role = np.where(scored, int(AgentRole.SCORED), int(AgentRole.CONTEXT)).astype(np.uint8)
         agents = columns.Agents(
             agent_id=agent_id,
             kind=kind.max(1).astype(np.uint8),  # invalid steps are zero
             role=role,
-            position=position - origin,
+            position=position,
             heading=heading,
             velocity=velocity,
             valid=valid,
         )
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
-        scene = agents.scene((f"{name}-{now}", self.name, split, name), clock, origin, lines)
+        scene = agents.scene((f"{name}-{now}", self.name, split, name), clock, center, lines)
         check_recorded(scene, heading=True, where=item)
         return scene
 

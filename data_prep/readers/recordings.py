@@ -330,19 +330,19 @@ def window_scene(
     velocity = difference_velocity(position, valid, num_history, period_s)
     heading = _heading(position, valid, direction)
     copy_to_first_step(heading, valid, num_history)
-    # The origin is the mean of all agents in the last observed step, not only of the scored ones.
+    # The center is the mean of all agents in the last observed step, not only of the scored ones.
     last = num_history - 1
-    origin = position[valid[:, last], last].mean(0)
+    center = position[valid[:, last], last].mean(0)
     agents = Agents(
         agent_id=agent_id,
         kind=kinds[is_observed],
         role=role,
-        position=position - origin,
+        position=position,
         heading=heading,
         velocity=velocity,
         valid=valid,
     )
-    return agents.scene(name, clock, origin, NO_MAP, unit)
+    return agents.scene(name, clock, center, NO_MAP, unit)
 
 
 def _between_frames(

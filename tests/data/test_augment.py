@@ -22,7 +22,7 @@ from trajformer.data.batch import (
     collate,
 )
 from trajformer.data.sample import BatchConfig, Frame
-from trajformer.scenes.geometry import rotate, wrap
+from trajformer.scenes.geometry import GRID_M, rotate, wrap
 from trajformer.scenes.kinematics import difference_velocity, estimate_motion
 from trajformer.scenes.scene import LaneFlag, Scene
 
@@ -383,7 +383,7 @@ def test_lost_agents_are_continued_from_what_was_recorded_before(batch: SceneBat
         age = (9 - last) * before.period_s
         velocity = before.velocity[b, a, last]
         close(o.age[b, a], torch.tensor(age), 1e-6)
-        close(o.pose[b, a, :2], before.position[b, a, last] + velocity * age, 1e-5)
+        close(o.pose[b, a, :2], before.position[b, a, last] + velocity * age, GRID_M)
         close(o.position[b, a, -1], o.pose[b, a, :2], 1e-5)
         close(o.velocity[b, a, -1], velocity, 0)
     assert_padding_is_zero(result)

@@ -19,6 +19,7 @@ from support.scenes import (
 from data_prep.reader import Input
 from data_prep.readers.eth_ucy import EthUcy
 from trajformer.scenes.dropped import collect_dropped
+from trajformer.scenes.geometry import GRID_M
 from trajformer.scenes.scene import AgentKind, AgentRole, Scene
 
 
@@ -63,11 +64,11 @@ def test_a_window_becomes_a_scene(tmp_path: Path) -> None:
         span = slice(person.start, stop)
         assert scene.valid[index].sum() == len(person.positions)
         assert scene.valid[index, span].all()
-        assert_near(in_city(scene)[index, span], person.positions, 1e-5)
+        assert_near(in_city(scene)[index, span], person.positions, GRID_M)
         if person.start < H <= stop:
             last_observed.append(person.positions[H - 1 - person.start])
     assert len(last_observed) == 6
-    assert_near(scene.origin, np.mean(last_observed, 0), 1e-9)
+    assert_near(scene.origin, np.mean(last_observed, 0), 0.5)
 
 
 @pytest.mark.parametrize(("interval", "first"), [(1, 78), (6, 0), (10, -30)])
@@ -254,7 +255,7 @@ def test_training_windows_at_a_higher_tempo(tmp_path: Path) -> None:
         expected = np.stack([x, y], -1)
         assert scene.valid[index].all()
         assert scene.agent_role[index] == AgentRole.SCORED
-        assert_near(in_city(scene)[index], expected, 1e-5)
+        assert_near(in_city(scene)[index], expected, GRID_M)
         velocity = np.diff(expected, axis=0) / PERIOD_S
         assert_near(scene.velocity[index, 1:], velocity, 1e-4)
         between_known = np.isin(np.floor(time), known) & np.isin(np.ceil(time), known)
@@ -320,7 +321,7 @@ def test_real_rows_are_kept(real_data: Path, split: str) -> None:
             for name in observed & set(frame):
                 index = agent(scene, name)
                 assert scene.valid[index, step]
-                assert_near(position[index, step], frame[name], 1e-5)
+                assert_near(position[index, step], frame[name], GRID_M)
         complete = {name for name in observed if all(name in frame for frame in frames)}
         assert with_role(scene, AgentRole.SCORED) == complete
 

@@ -9,6 +9,7 @@ from support import drone_files
 
 from data_prep.readers.ind.reader import Ind
 from trajformer.errors import SceneError
+from trajformer.scenes.geometry import GRID_M
 from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
 from trajformer.scenes.utm import utm
 
@@ -29,7 +30,7 @@ def test_ind_has_degrees_sizes_and_classes(tmp_path: Path) -> None:
     np.testing.assert_allclose(scene.heading[0, 4], -np.arctan2(4, 3), atol=1e-5)
     np.testing.assert_allclose(scene.velocity[0, 4], [3, -4])
     world = scene.position[0, 4] + scene.origin
-    np.testing.assert_allclose(world, [21.2, -31.6], atol=1e-5)
+    np.testing.assert_allclose(world, [21.2, -31.6], atol=GRID_M)
 
 
 def test_rows_between_steps_are_left_out(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_other_frame_rates_are_interpolated(tmp_path: Path) -> None:
     drone_files.write_ind(tmp_path / "data", frame_rate=25.0, every=2)
     scene = read(tmp_path, "data", Ind(num_history=4, num_future=4, stride=100))
     step = np.diff(scene.position[0], axis=0)
-    np.testing.assert_allclose(step, np.tile([0.3, -0.4], (7, 1)), atol=1e-5)
+    np.testing.assert_allclose(step, np.tile([0.3, -0.4], (7, 1)), atol=GRID_M)
 
 
 def test_highd_has_centers_and_lanes(tmp_path: Path) -> None:

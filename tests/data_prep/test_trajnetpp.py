@@ -10,6 +10,7 @@ from support import drone_files
 from data_prep.readers.trajnetpp import Trajnetpp
 from trajformer.errors import SceneError
 from trajformer.scenes.dropped import collect_dropped
+from trajformer.scenes.geometry import GRID_M
 from trajformer.scenes.scene import AgentRole
 
 READER = Trajnetpp()
@@ -25,7 +26,7 @@ def test_the_primary_pedestrian_is_focal(tmp_path: Path) -> None:
     assert scene.agent_role.tolist() == [AgentRole.FOCAL, AgentRole.CONTEXT]
     assert not scene.valid[1, 4] and scene.valid[1].sum() == 20
     first = scene.position[0, 0] + scene.origin
-    np.testing.assert_allclose(first, [0.4, 2.0], atol=1e-6)
+    np.testing.assert_allclose(first, [0.4, 2.0], atol=GRID_M)
     np.testing.assert_allclose(scene.velocity[0, 8], [1, 0], atol=1e-5)
 
 

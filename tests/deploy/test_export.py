@@ -75,8 +75,8 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Exports:
         programs = trace_model(model)
         for suffix in TOLERANCE:
             path = folder / f"{name}.{suffix}"
-            write_programs(model, programs, path)
-            result[name, suffix] = Export(model, path, ExportedForecaster(path))
+            exported = write_programs(model, programs, path)
+            result[name, suffix] = Export(model, path, exported.forecaster)
     return result
 
 

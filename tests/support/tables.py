@@ -72,8 +72,9 @@ def known_scene(with_future: bool = True) -> Scene:
     """
     scene = make_scene(12, num_history=5, num_future=5, with_future=with_future)
     position = _on_grid(scene.position)
-    # The origin of a table's scene is the focal agent's last observed position.
-    shift = position[0, 4]
+    # The origin of a table's scene is the focal agent's last observed position, in whole metres.
+    shift = np.round(position[0, 4] + scene.origin) - scene.origin
+    shift = shift.astype(np.float32)
     moved = replace(
         scene,
         source="table",

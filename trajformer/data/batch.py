@@ -14,7 +14,7 @@ from torch import Tensor
 from trajformer.data.arrays import stack_arrays
 from trajformer.data.indexing import take_along
 from trajformer.data.sample import ROUNDING_S, BatchConfig, Frame, Sample, samples
-from trajformer.scenes.geometry import relative_pose, rotate, to_frame, wrap
+from trajformer.scenes.geometry import on_grid, relative_pose, rotate, to_frame, wrap
 from trajformer.scenes.scene import SHORT_LOSS_S, Scene
 
 Record = TypeVar("Record", bound="TensorRecord")
@@ -223,7 +223,7 @@ def continued(o: Observation) -> Observation:
     step = torch.arange(o.num_history, device=o.age.device)
     last = torch.where(o.recorded, step, 0).amax(-1)[..., None, None]  # [B, A, 1, 1]
     velocity = take_along(o.velocity, last, 2)  # [B, A, 1, 2]
-    path = o.pose[:, :, None, :2] + velocity * o.step_time[:, None]
+    path = o.pose[:, :, None, :2] + on_grid(velocity * o.step_time[:, None])
     return replace(
         o,
         position=torch.where(is_continued[..., None], path, o.position),
@@ -241,7 +241,7 @@ def restated(o: Observation) -> Observation:
     heading = o.heading.take_along_dim(last[..., None], 2)
     last = last[..., None, None]
     velocity = o.velocity.take_along_dim(last, 2).squeeze(2)
-    point = o.position.take_along_dim(last, 2).squeeze(2) + velocity * age[..., None]
+    point = o.position.take_along_dim(last, 2).squeeze(2) + on_grid(velocity * age[..., None])
     return continued(replace(o, pose=torch.cat([point, heading], -1), age=age))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from trajformer.config import Config
 from trajformer.errors import ConfigError, SceneError
+from trajformer.scenes.geometry import on_grid
 from trajformer.scenes.polylines import cut_polylines
 from trajformer.scenes.scene import SHORT_LOSS_S, AgentRole, PolylineKind, Scene
 from trajformer.scenes.vector_map import VectorMap
@@ -202,7 +203,8 @@ def _select_agents(scene: Scene, config: BatchConfig) -> _Agents:
     rows = np.arange(num_agents)
     velocity = scene.velocity[rows, last]
     pose = np.empty((num_agents, 3), np.float32)
-    pose[:, :2] = scene.position[rows, last] + velocity * age[:, None]
+    moved = on_grid(velocity * age[:, None])  # positions stay on the grid of scenes
+    pose[:, :2] = scene.position[rows, last] + moved
     pose[:, 2] = scene.heading[rows, last]
 
     is_observed = observed.any(1)

@@ -32,7 +32,7 @@ _ATEN_NAMES = """
     logical_not logical_or logsumexp lstm lt masked_fill masked_fill_ matmul max maximum mean
     min minimum movedim mul mul_ narrow ne neg new_full new_ones new_zeros norm one_hot ones
     ones_like pad permute pow reciprocal relu relu_ remainder repeat repeat_interleave reshape
-    roll rsqrt rsub scaled_dot_product_attention scatter scatter_add select sigmoid sign silu
+    roll round rsqrt rsub scaled_dot_product_attention scatter scatter_add select sigmoid sign silu
     sin slice softmax softplus sort split split_with_sizes sqrt square squeeze stack std sub
     sub_ sum sym_size tanh to topk transpose tril triu unbind unflatten unsqueeze var view where
     zero_ zeros zeros_like

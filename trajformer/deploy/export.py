@@ -61,6 +61,7 @@ class Exported:
     """A result of `export_model`."""
 
     files: dict[str, Path]  # by graph
+    forecaster: ExportedForecaster  # of these files
     max_error_m: float  # largest distance between forecasts of graphs and model in the check
 
 
@@ -134,7 +135,8 @@ def write_programs(model: nn.Module, programs: dict[str, Program], out: Path) ->
         with atomically(files[graph_name]) as temporary:
             write(program, metadata, temporary)
     try:
-        error = largest_error(model, ExportedForecaster(out))
+        forecaster = ExportedForecaster(out)
+        error = largest_error(model, forecaster)
         problem = f"the graph differs by {error:.3g} m" if error > _MAX_ERROR_M else ""
     except Exception as failure:  # of a runtime, for sizes that the graph does not take
         problem = _cause(failure)
@@ -142,7 +144,7 @@ def write_programs(model: nn.Module, programs: dict[str, Program], out: Path) ->
         for file in files.values():  # no file of an unusable export remains
             file.unlink()
         raise TrajformerError(f"{name} cannot be exported: {problem}")
-    return Exported(files, error)
+    return Exported(files, forecaster, error)
 
 
 def inputs_of(scenes: list[Any], batch: BatchConfig) -> Tensors:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trajformer.data.sample import BatchConfig, MapPieces, cut_map
+from trajformer.scenes.geometry import relative_position, scene_origin
 from trajformer.scenes.scene import PolylineKind
 from trajformer.scenes.vector_map import VectorMap
 
@@ -42,7 +43,7 @@ class MapWindow:
         """The window for agents at positions float64 [n, 2]."""
         low = position.min(0) - MARGIN_M
         high = position.max(0) + MARGIN_M
-        origin = np.median(position, 0)
+        origin = scene_origin(np.median(position, 0))
         keep = np.zeros(len(lanes.polyline_id), np.bool_)
         if len(keep):
             box_low, box_high = lanes.boxes
@@ -51,7 +52,7 @@ class MapWindow:
             keep = is_below & (box_high >= (low - reach)[:, None]).all(0)
         near = lanes.select(keep)
         facing = near.select(np.isin(near.polyline_kind, _FACING))
-        pieces = cut_map(near, (near.point - origin).astype(np.float32), config)
+        pieces = cut_map(near, relative_position(near.point, origin), config)
         return cls(lanes, origin, low, high, pieces, facing)
 
     def contains(self, position: np.ndarray) -> bool:

@@ -9,6 +9,12 @@ import sys
 from types import ModuleType
 from typing import Any, TypeVar
 
+import numpy as np
+
+# Positions of scenes are multiples of this (0.06 mm), and their origins are whole metres: float32
+# holds such positions and their differences exactly up to 1 km, so no result depends on the origin.
+GRID_M = 2.0**-14
+
 # np.ndarray or torch.Tensor; the type does not name torch, so that readers need not import it.
 Array = TypeVar("Array", bound=Any)
 
@@ -19,6 +25,26 @@ def _library(value: Array) -> ModuleType:
     Both have `cos`, `sin`, `stack` and `concatenate`.
     """
     return sys.modules[type(value).__module__.partition(".")[0]]
+
+
+def on_grid(xy: Array) -> Array:
+    """Coordinates in metres, rounded to multiples of `GRID_M`."""
+    library = _library(xy)
+    return library.round(xy / GRID_M) * GRID_M
+
+
+def scene_origin(center: np.ndarray) -> np.ndarray:
+    """The origin of a scene around a center, float64 [2] in the frame of a city: whole metres."""
+    return np.round(np.asarray(center, np.float64))
+
+
+def relative_position(position: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """Positions float64 [..., 2] as float32 relative to an origin of whole metres, on the grid.
+
+    Two scenes with different origins have the same distances between their positions, bit by bit.
+    """
+    relative: np.ndarray = (on_grid(position) - origin).astype(np.float32)
+    return relative
 
 
 def wrap(angle: Array) -> Array:

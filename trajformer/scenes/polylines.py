@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from trajformer.scenes.geometry import on_grid
+
 
 def cut_polylines(
     point: np.ndarray, offset: np.ndarray, num_points: int, max_length_m: float
@@ -11,8 +13,8 @@ def cut_polylines(
     Centrelines in the sources have 2 to 100 points and are 0.2 to 200 m long; a model needs tokens
     of similar size. Polyline m has the points [offset[m]:offset[m + 1]], at least two, of float32
     [P, 2]. Its pieces are no longer than `max_length_m`, and each includes both its ends. Returns
-    the pieces, float32 [N, num_points, 2], in the order of the polylines, and the polyline of each
-    piece, int64 [N].
+    the pieces, float32 [N, num_points, 2], rounded to `GRID_M`, in the order of the polylines, and
+    the polyline of each piece, int64 [N].
     """
     num_polylines = len(offset) - 1
     if num_polylines == 0:
@@ -36,7 +38,7 @@ def cut_polylines(
     # x and y as one complex number need a single search.
     plane = np.ascontiguousarray(point, np.float32).view(np.complex64)[:, 0]
     piece = np.interp(query, arc, plane).view(np.float64).reshape(*query.shape, 2)
-    return piece.astype(np.float32), owner
+    return on_grid(piece).astype(np.float32), owner
 
 
 def _arc_coordinate(point: np.ndarray, offset: np.ndarray) -> np.ndarray:

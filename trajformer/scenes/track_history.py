@@ -196,7 +196,10 @@ class TrackHistory:
         self._size[old_slots] = np.nan
 
     def steps(self) -> TrackSteps:
-        """All tracks that have a valid step; the arrays are copies.
+        """All tracks that have a valid step, by their last x; the arrays are copies.
+
+        The order does not depend on older updates: forecasts are equal bit by bit only for agents
+        in the same order.
 
         Raises SceneError: there was no update.
         """
@@ -219,6 +222,9 @@ class TrackHistory:
             valid[step[is_used]] = present[is_used]
 
         kept = np.flatnonzero(valid.any(0))
+        last = self.num_history - 1 - valid[::-1, kept].argmax(0)
+        x, y = on_grid[last, kept, _X_Y].T
+        kept = kept[np.lexsort((y, x))]
         on_grid = np.ascontiguousarray(on_grid[:, kept].transpose(1, 0, 2))  # [A, H, 5]
         valid = np.ascontiguousarray(valid[:, kept].T)
         on_grid[~valid] = 0.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trajformer.errors import SceneError
+from trajformer.scenes.geometry import relative_position, scene_origin
 from trajformer.scenes.kinematics import estimate_history
 from trajformer.scenes.lane_files import Lanes, as_vector_map
 from trajformer.scenes.lane_heading import face_along_lanes
@@ -52,12 +53,12 @@ def scene_of_steps(
     Args:
         steps: A tracks.
         clock: the period in seconds, H and F.
-        origin: float64 [2], metres in the frame of the tracks.
+        origin: float64 [2], whole metres in the frame of the tracks.
         facing: lanes in the frame of the tracks, along which vehicles face that have not moved.
 
     Raises SceneError: a track is too far from the origin.
     """
-    relative = (steps.position - origin) * steps.valid[..., None]
+    relative = relative_position(steps.position, origin) * steps.valid[..., None]
     is_far = np.abs(relative).max((1, 2), initial=0.0) > MAX_EXTENT_M
     if is_far.any():
         name = steps.ids[int(is_far.argmax())]
@@ -81,7 +82,7 @@ def scene_of_steps(
         agent_id=tuple(map(str, range(num_agents))),
         agent_kind=steps.kind,
         agent_role=_roles(steps, clock[0]),
-        position=relative.astype(np.float32),
+        position=relative,
         heading=heading.astype(np.float32),
         velocity=velocity.astype(np.float32),
         valid=steps.valid,
@@ -160,7 +161,7 @@ def scene_from_tracks(
     if len(set(names)) < len(names):
         raise SceneError("object_id: two ids have the same text, such as 1 and '1'")
     is_last = steps.valid[:, -1]
-    origin = steps.position[int(is_last.argmax()), -1].copy()
+    origin = scene_origin(steps.position[int(is_last.argmax()), -1])
     vector_map = NO_MAP if lanes is None else as_vector_map(lanes)
     scene = scene_of_steps(steps, (period_s, num_history, num_future), origin, vector_map)
     has_heading = bool(np.isfinite(columns.heading).any())
@@ -178,7 +179,7 @@ def with_map(scene: Scene, lanes: VectorMap, names: tuple[str, ...]) -> Scene:
         polyline_kind=lanes.polyline_kind,
         polyline_flags=lanes.polyline_flags,
         polyline_offset=lanes.polyline_offset,
-        point=(lanes.point - scene.origin).astype(np.float32),
+        point=relative_position(lanes.point, scene.origin),
         edge=lanes.edge,
         edge_kind=lanes.edge_kind,
     )

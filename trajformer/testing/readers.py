@@ -50,7 +50,7 @@ WORDS = [
 def check_reader(reader: Any, raw: Path, tmp_path: Path) -> None:
     """Run all checks: valid scenes from valid files, and one-line errors from damaged files.
 
-    The folder `raw` has at least one valid scene; it is copied for each damage, so it should be
+    The folder `raw` has at least one valid scene; it is read after each damage, so it should be
     small. The empty or new folder `tmp_path` is for shards and damaged copies.
     """
     check_scenes(reader, raw, tmp_path)
@@ -101,12 +101,13 @@ def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -
     `damages(seed)`. Content that is lost completely must never give another scene than before.
     """
     before = {split: _scenes(read_all(reader, raw, split)) for split in reader.splits(raw)}
+    folder = tmp_path / "damaged" / "raw"
+    shutil.copytree(raw, folder)
     for file in example_files(raw):
         new: list[Scene] = []
+        copy = folder / file.relative_to(raw)
         for name, damage in damages(seed).items():
-            folder = tmp_path / "damaged" / f"{file.name}-{name}" / "raw"
-            shutil.copytree(raw, folder)
-            damage(folder / file.relative_to(raw))
+            damage(copy)
             for split, known in before.items():
                 label = f"{file.name}, {name}, split {split}"
                 outcomes = read_all(reader, folder, split)
@@ -116,9 +117,18 @@ def check_damaged_files(reader: Any, raw: Path, tmp_path: Path, seed: int = 0) -
                     assert outcomes, f"{label}: the input is no longer listed"
                     assert not changed, f"{label}: gave a scene"
                 new += changed
-            shutil.rmtree(folder.parent, ignore_errors=True)
+            _restore(file, copy)
         if new:
             check_round_trip(new, tmp_path)
+
+
+def _restore(file: Path, copy: Path) -> None:
+    """Replace whatever a damage has left of a copy by the file, with its time of change."""
+    if copy.is_dir() and not copy.is_symlink():
+        copy.rmdir()
+    else:
+        copy.unlink(missing_ok=True)
+    shutil.copy2(file, copy)
 
 
 def _without(scenes: list[Scene], known: list[Scene]) -> list[Scene]:

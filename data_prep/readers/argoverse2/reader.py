@@ -106,13 +106,9 @@ class Argoverse2(StagedReader):
         )
         role = _ROLES[category]
 
-        # Positions become float32 relative to the origin, then rows become arrays [A, T].
-        origin_agent, origin_step = _origin(agent_id, role, valid, path)
-        origin_row = (cell == origin_agent * num_steps + origin_step).argmax()
-        x = number["position_x"]
-        y = number["position_y"]
-        origin = np.array([x[origin_row], y[origin_row]])
-        xy = np.stack([x - origin[0], y - origin[1]], -1, dtype=np.float32)
+        xy = np.stack([number["position_x"], number["position_y"]], -1, dtype=np.float64)
+        central_agent, central_step = _center(agent_id, role, valid, path)
+        center = xy[(cell == central_agent * num_steps + central_step).argmax()]
         heading = number["heading"]
         if np.abs(heading).max() > np.pi:
             heading = wrap(heading)
@@ -135,7 +131,7 @@ class Argoverse2(StagedReader):
         lanes = read_map(path.with_name(f"log_map_archive_{scene_id}.json"))
         name = (scene_id, self.name, split, city)
         clock = (PERIOD_S, NUM_HISTORY, NUM_FUTURE)
-        scene = agents.scene(name, clock, origin, lanes)
+        scene = agents.scene(name, clock, center, lanes)
         check_recorded(scene, heading=True, velocity=True, where=path)
         return with_future(scene, raw)
 
@@ -172,7 +168,7 @@ def _steps(timestep: np.ndarray, path: Path) -> tuple[np.ndarray, int]:
     return step, num_steps
 
 
-def _origin(
+def _center(
     agent_id: list[str], role: np.ndarray, valid: np.ndarray, path: Path
 ) -> tuple[int, int]:
     """Agent and step of the position that becomes the origin of the scene.

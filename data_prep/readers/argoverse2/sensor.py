@@ -195,14 +195,14 @@ class Argoverse2Sensor(Config, limits={"map_radius_m": (0, np.inf)}):
 
         last_position = position[:, history - 1]
         focal = role.argmax() if role.max() == AgentRole.FOCAL else EGO
-        origin = last_position[focal].copy()
+        center = last_position[focal]
         keeps_map = role > AgentRole.CONTEXT
         keeps_map[EGO] = True
         lanes = log.lanes.near(last_position[keeps_map], self.map_radius_m, item.path)
-        agents = columns.Agents(agent_id, kind, role, position - origin, heading, velocity, valid)
+        agents = columns.Agents(agent_id, kind, role, position, heading, velocity, valid)
         name = (f"{item.path.parent.name}-{start:03d}", self.name, split, log.city)
         clock = (PERIOD_S, history, future)
-        scene = agents.scene(name, clock, origin, lanes)
+        scene = agents.scene(name, clock, center, lanes)
         check_recorded(scene, heading=True, where=item)
         return scene
 

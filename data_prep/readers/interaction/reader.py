@@ -137,7 +137,7 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
             )
         role = self._roles(tracks, scored)
         last_position = position[scored, history - 1]
-        origin = last_position.mean(0)
+        center = last_position.mean(0)
 
         location, name = _location_and_name(item, file.has_cases)
         map_file = raw / "maps" / f"{location}.osm_xy"
@@ -154,13 +154,13 @@ class Interaction(Config, limits=_LIMITS | {"map_radius_m": (0, np.inf)}):
             agent_id=[tracks.agent_id[index] for index in observed.tolist()],
             kind=tracks.kind[observed],
             role=role[observed],
-            position=(position - origin)[observed],
+            position=position[observed],
             heading=heading[observed],
             velocity=tracks.velocity[observed],
             valid=valid[observed],
         )
         clock = (PERIOD_S, history, self.num_future)
-        scene = agents.scene((name, self.name, split, location), clock, origin, lanes)
+        scene = agents.scene((name, self.name, split, location), clock, center, lanes)
         check_recorded(scene, heading=True, velocity=True, where=item)
         size = np.nan_to_num(tracks.size[observed])
         return replace(scene, agent_size=size.astype(np.float32))

@@ -178,7 +178,7 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
         is_ego = window.is_ego
         velocity = difference_velocity(window.position, window.valid, history, self.period_s)
 
-        origin = window.position[main_agent(role, is_ego, is_present), last].copy()
+        center = window.position[main_agent(role, is_ego, is_present), last]
         is_important = is_present & (is_ego | (role > AgentRole.CONTEXT))
         important_position = window.position[is_important, last]
         lanes = window.lanes.near(important_position, self.map_radius_m, path)
@@ -188,14 +188,14 @@ class ScenarioNet(Config, limits={"period_s": (0.001, 60.0), "map_radius_m": (0,
             agent_id=agent_id,
             kind=window.kind,
             role=role,
-            position=window.position - origin,
+            position=window.position,
             heading=window.heading,
             velocity=velocity,
             valid=window.valid,
         )
         name = (scene_id, self.name, split, window.city)
         clock = (self.period_s, history, self._steps(self.future_s))
-        scene = agents.scene(name, clock, origin, lanes)
+        scene = agents.scene(name, clock, center, lanes)
         check_recorded(scene, heading=True, where=path)
         size = size_at_present(window.size, window.valid, history)
         scene = replace(scene, agent_size=size)

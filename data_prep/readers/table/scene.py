@@ -57,18 +57,19 @@ def table_scene(
     kind = tracks.words("kind", KINDS)
     role = tracks.role(kind, options.short_loss)
 
-    # The origin is the last observed position of the focal agent, else of a scored one.
+    # The center is the last observed position of the focal agent, else of a scored one.
     last = tracks.last_observed
     rank = np.where(last >= 0, role.astype(np.int64), -1)
-    origin = xy[last[rank.argmax()]]
-    position = tracks.fill(xy - origin)
-    heading, velocity, length = tracks.motion(position, options.period_s, estimates)
+    center = xy[last[rank.argmax()]]
+    relative = tracks.fill(xy - center)
+    heading, velocity, length = tracks.motion(relative, options.period_s, estimates)
 
     polylines = map_near(xy[last[last >= 0]])
     heading = tracks.face_lanes(heading, length, xy, kind, polylines)
+    position = tracks.fill(xy)
     agents = Agents(tracks.agent_id, kind, role, position, heading, velocity, tracks.valid)
     clock = (options.period_s, options.num_history, options.num_future)
-    scene = agents.scene((*name, tracks.city()), clock, origin, polylines, unit)
+    scene = agents.scene((*name, tracks.city()), clock, center, polylines, unit)
     scene = tracks.with_size(scene)
     if unit == METRES:
         has_heading = "heading" in tracks.columns.number

@@ -169,7 +169,7 @@ class Waymo(Config, limits={"map_radius_m": (0, np.inf)}):
         is_present = window.valid[:, last]
         role = self._roles(window, is_present)
         position = window.position[..., :2]
-        origin = position[main_agent(role, window.is_ego, is_present), last].copy()
+        center = position[main_agent(role, window.is_ego, is_present), last]
         is_important = is_present & (window.is_ego | (role > AgentRole.CONTEXT))
         lanes = vector_map(window.record)
         lanes = lanes.near(position[is_important, last], self.map_radius_m, path)
@@ -181,14 +181,14 @@ class Waymo(Config, limits={"map_radius_m": (0, np.inf)}):
             agent_id=agent_id,
             kind=window.kind,
             role=role,
-            position=position - origin,
+            position=position,
             heading=wrap(window.heading),
             velocity=window.velocity,
             valid=window.valid,
         )
         name = (scene_id, self.name, split, "")
         clock = (PERIOD_S, self.num_history, NUM_FUTURE)
-        scene = agents.scene(name, clock, origin, lanes)
+        scene = agents.scene(name, clock, center, lanes)
         check_recorded(scene, heading=True, velocity=True, where=path)
         size = size_at_present(window.size[..., :2], window.valid, self.num_history)
         light_lane, light_state = _lights(window)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trajformer.core.blocks import masked_mean
 from trajformer.data.batch import Observation
 from trajformer.models.tokens import NUM_ATTRIBUTES, last_velocity, polyline_attributes
-from trajformer.scenes.geometry import rotate, to_frame
+from trajformer.scenes.geometry import on_grid, rotate, to_frame
 from trajformer.scenes.scene import AgentKind, LightState
 
 LANE_POINTS = 8  # a lane piece is resampled to this number of points
@@ -21,19 +21,27 @@ _CLIP = 20.0  # features of agents are clipped, because single positions can be 
 
 
 def resample_lanes(point: Tensor) -> Tensor:
-    """Polylines [B, M, P, 2] to [B, M, 8, 2] by linear interpolation between their points."""
+    """Polylines [B, M, P, 2] to [B, M, 8, 2] by linear interpolation between their points.
+
+    Points on the grid of scenes stay on it, so the result does not depend on the origin.
+    """
     count = point.shape[2]
     if count == LANE_POINTS:
         return point
     index = torch.linspace(0, count - 1, LANE_POINTS, device=point.device)
     before = index.long().clamp(max=count - 2)
     fraction = (index - before)[:, None]
-    return point[:, :, before] * (1 - fraction) + point[:, :, before + 1] * fraction
+    begin = point[:, :, before]
+    step = point[:, :, before + 1] - begin
+    return begin + on_grid(step * fraction)
 
 
 def map_center(point: Tensor, mask: Tensor) -> Tensor:
-    """Mean [B, 2] of the middle points of lane pieces [B, M, 8, 2], `mask` bool [B, M]."""
-    return masked_mean(point[:, :, LANE_POINTS // 2], mask[..., None], 1)
+    """Mean [B, 2] of the middle points of lane pieces [B, M, 8, 2], `mask` bool [B, M].
+
+    It is rounded to metres: differences of positions to it are exact.
+    """
+    return masked_mean(point[:, :, LANE_POINTS // 2], mask[..., None], 1).round()
 
 
 def lane_poses(point: Tensor) -> Tensor:

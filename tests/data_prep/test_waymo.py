@@ -275,7 +275,8 @@ def test_thinned_lines_stay_within_the_tolerance() -> None:
     hairpin = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 0.0], [5.0, 0.0], [0.1, 0.0]])
     point = np.concatenate([curve, straight, hairpin])
     offset = np.cumsum([0, len(curve), len(straight), len(hairpin)])
-    keep = thin_polylines(point, offset, 0.05)
+    keep = np.zeros(len(point), bool)
+    keep[thin_polylines(point[:, 0], point[:, 1], offset, 0.05)] = True
     parts = [keep[a:b] for a, b in pairwise(offset)]
     assert all(part[0] and part[-1] for part in parts)
     assert parts[0].sum() < 60

@@ -122,14 +122,17 @@ class _Reading:
     def read_together(self) -> None:
         """Read the messages in steps, a field of each, until few have more."""
         active = ((self.position < self.end) & (self.end <= len(self.words))).nonzero()[0]
+        position = self.position.take(active)
+        end = self.end.take(active)
         while len(active) > _FEW:
-            position = self.position[active]
-            end = self.end[active]
             table = self._next_fields(active, position, end)
-            after = table[4]
-            self.position[active] = after
             self.parts.append(table)
-            active = active[after < end]
+            position = table[4]
+            self.position[active] = position
+            has_more = (position < end).nonzero()[0]
+            active = active.take(has_more)
+            position = position.take(has_more)
+            end = end.take(has_more)
 
     def _next_fields(
         self, message: np.ndarray, position: np.ndarray, end: np.ndarray
@@ -138,18 +141,16 @@ class _Reading:
         word = self.words[position]
         tag = word & 0xFF
         value, size = _short_varints(word >> 8)
-        kind = tag & 7
         first = position + 1
         first += size * _HAS_VARINT.take(tag)
-        after = first + _FIXED_SIZE.take(tag)
-        after += value * (kind == BYTES)
 
         table = np.empty((5, len(message)), np.int64)
         table[0] = message
-        table[1] = tag >> 3
-        table[2] = kind
+        np.right_shift(tag, 3, out=table[1])
+        kind = np.bitwise_and(tag, 7, out=table[2])
         table[3] = np.where(kind == VARINT, value, first)
-        table[4] = after
+        after = np.add(first, _FIXED_SIZE.take(tag), out=table[4])
+        after += value * (kind == BYTES)
 
         # Tags of two bytes, long varints and errors.
         is_unusual = size > _MAX_SIZE.take(tag)

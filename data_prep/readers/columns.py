@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 
+from data_prep.readers.csv_rows import read_rows, utf8
 from data_prep.readers.raw_file import read_file
 from data_prep.readers.row_check import RowCheck
 from trajformer.errors import SceneError, one_line
@@ -29,7 +29,6 @@ from trajformer.scenes.vector_map import VectorMap
 Column: TypeAlias = pa.ChunkedArray | pa.Array
 Columns: TypeAlias = pa.Table | Mapping[str, Column]
 DICTIONARY = pa.dictionary(pa.int32(), pa.string())
-READ_OPTIONS = pa_csv.ReadOptions(use_threads=False)
 _Meaning = TypeVar("_Meaning")
 _Values = TypeVar("_Values", np.ndarray, pa.Array, pa.ChunkedArray)
 _DECIMAL = re.compile(r"-?\d+\.0")
@@ -53,32 +52,17 @@ def read_csv(
         the table; the number of lines with too few or too many cells, which are left out.
     """
     number_names = [*numbers, *optional]
-    num_lost = 0
-
-    def skip(row: pa_csv.InvalidRow) -> str:
-        nonlocal num_lost
-        num_lost += 1
-        return "skip"
-
-    parsing = pa_csv.ParseOptions(invalid_row_handler=skip)
-
-    def read(data: bytes, kinds: dict[str, pa.DataType]) -> pa.Table:
-        nonlocal num_lost
-        num_lost = 0
-        options = pa_csv.ConvertOptions(column_types=kinds, include_columns=list(kinds))
-        return pa_csv.read_csv(pa.BufferReader(data), READ_OPTIONS, parsing, options)
-
     words = dict.fromkeys((*number_names, *text), DICTIONARY)
     kinds = words | dict.fromkeys(number_names, pa.float64())
     try:
-        data = read_file(path, max_bytes)
+        data = utf8(read_file(path, max_bytes))
         first_line = data[: data.find(b"\n") + 1].decode("utf-8-sig")
         names = first_line.replace('"', "").strip().split(",")
         check_names(names, kinds, path)  # pyarrow would use one of two columns
         try:
-            table = read(data, kinds)
+            table, num_lost = read_rows(data, kinds)
         except pa.ArrowInvalid:  # text in a column of numbers
-            table = read(data, words)
+            table, num_lost = read_rows(data, words)
             for name in number_names:
                 index = table.schema.get_field_index(name)
                 table = table.set_column(index, name, numbers_of_words(table[name]))

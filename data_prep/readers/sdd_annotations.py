@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from data_prep.readers import columns
+from data_prep.readers.csv_rows import read_rows, utf8
 from data_prep.readers.recordings import Recording
 from data_prep.readers.row_check import RowCheck
 from trajformer.errors import SceneError, one_line
@@ -77,32 +78,16 @@ def read_annotations(path: Path) -> Recording:
 
 def _read(path: Path) -> tuple[pa.Table, int]:
     """Columns by name, and the number of rows with another number of columns."""
-    num_lost = 0
-
-    def skip(row: pa_csv.InvalidRow) -> str:
-        nonlocal num_lost
-        num_lost += 1
-        return "skip"
-
-    parsing = pa_csv.ParseOptions(delimiter=" ", invalid_row_handler=skip)
-
-    def read(data: bytes, types: dict[str, pa.DataType]) -> pa.Table:
-        nonlocal num_lost
-        num_lost = 0
-        options = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
-        return pa_csv.read_csv(pa.BufferReader(data), _READING, parsing, options)
-
     words = dict.fromkeys((*_LIMITS, "label"), columns.DICTIONARY)
     try:
-        # A damaged byte affects its own row.
-        text = read_file(path, MAX_BYTES).decode(errors="replace")
-        if not text.strip():
+        data = utf8(read_file(path, MAX_BYTES))
+        if not data.strip():
             raise ValueError("no rows")
-        data = text.encode()
+        types = words | dict.fromkeys(_LIMITS, pa.float64())
         try:
-            table = read(data, words | dict.fromkeys(_LIMITS, pa.float64()))
+            table, num_lost = read_rows(data, types, _READING, delimiter=" ")
         except pa.ArrowInvalid:  # text in a column of numbers
-            table = read(data, words)
+            table, num_lost = read_rows(data, words, _READING, delimiter=" ")
             for index, name in enumerate(_LIMITS):
                 table = table.set_column(index, name, columns.numbers_of_words(table[name]))
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -5,47 +5,59 @@ import numpy as np
 MAX_STRIDE = 32  # points of the longest segment, 16 m for points 0.5 m apart
 
 
-def thin_polylines(point: np.ndarray, offset: np.ndarray, tolerance_m: float) -> np.ndarray:
-    """The points to keep, bool [P], so that the others are within a distance of the segments.
+def thin_polylines(
+    x: np.ndarray, y: np.ndarray, offset: np.ndarray, tolerance_m: float
+) -> np.ndarray:
+    """Indices int64 of the points to keep, so that the others are near the segments between them.
 
-    Polyline m has the points [offset[m]:offset[m + 1]] of `point`, float64 [P, 2] in metres. Both
-    its ends are kept. Two neighbouring segments are joined if their common end is near the straight
-    line, then pairs of joined segments, and so on; distances of a point are added up.
+    Polyline m has the points [offset[m]:offset[m + 1]] of x and y, float64 [P] in metres. Both its
+    ends are kept. Two neighbouring segments are joined if their common end is near the straight
+    line, then pairs of joined segments, and so on; distances of a point are added up, to at most
+    the tolerance.
     """
-    x = np.ascontiguousarray(point[:, 0], np.float64)
-    y = np.ascontiguousarray(point[:, 1], np.float64)
-    first = offset[:-1].astype(np.int64)
     num_segments = np.diff(offset) - 1
-    keep = np.ones(len(point), bool)
-    # Of each segment: the largest distance of the points between its ends.
-    deviation = np.zeros(int(num_segments.sum()))
-    segment = num_segments.cumsum() - num_segments  # index of the first one of each polyline
+    # Each polyline begins at a multiple of the longest stride, so that all pairs of segments are
+    # slices. Their indices would take longer than the cells between polylines.
+    room = (num_segments // MAX_STRIDE + 1) * MAX_STRIDE
+    start = room.cumsum() - room
+    last = (offset[1:] - 1).repeat(room)  # point of the polyline of each cell
+    num_cells = len(last)
+    point = np.arange(num_cells + 1)
+    point[:-1] += (offset[:-1] - start).repeat(room)
+    is_kept = np.append(point[:-1] <= last, False)
+    # Of the segment from each cell to the next: the largest distance of the points between its
+    # ends. It is infinite between polylines and where segments are not joined.
+    deviation = np.where(point[:-1] < last, 0.0, np.inf)
+    np.minimum(point, len(x) - 1, out=point)
+    x = x.take(point)
+    y = y.take(point)
+
     stride = 2  # a power of 2
     while stride <= MAX_STRIDE:
-        # Pairs of segments; polyline m has count[m] pairs.
-        half = stride // 2
-        count = num_segments // stride
-        pair = count.cumsum() - count
-        index = np.arange(int(count.sum()))
-        start = stride * index + (first - stride * pair).repeat(count)
-        left = 2 * index + (segment - 2 * pair).repeat(count)
-
-        start_x = x.take(start)
-        start_y = y.take(start)
-        chord_x = x.take(start + stride) - start_x
-        chord_y = y.take(start + stride) - start_y
-        middle_x = x.take(start + half) - start_x
-        middle_y = y.take(start + half) - start_y
-        along = middle_x * chord_x + middle_y * chord_y
-        across = middle_y * chord_x - middle_x * chord_y
-        squared = chord_x**2 + chord_y**2
+        middle_x = x[1::2].copy()
+        middle_y = y[1::2].copy()
+        x = x[0::2].copy()
+        y = y[0::2].copy()
+        # Relative to the start of each pair. Updates in place are faster.
+        middle_x -= x[:-1]
+        middle_y -= y[:-1]
+        chord_x = x[1:] - x[:-1]
+        chord_y = y[1:] - y[:-1]
+        along = middle_x * chord_x
+        along += middle_y * chord_y
+        squared = chord_x * chord_x
+        squared += chord_y * chord_y
+        across = np.multiply(middle_y, chord_x, out=middle_y)
+        across -= np.multiply(middle_x, chord_y, out=middle_x)
         with np.errstate(invalid="ignore", divide="ignore"):
-            distance = np.abs(across) / np.sqrt(squared)
+            distance = np.abs(across, out=across)
+            distance /= np.sqrt(squared)
         # The two halves are at most the distance of their common end from the chord.
-        distance += np.maximum(deviation.take(left), deviation.take(left + 1))
-        is_near = (distance <= tolerance_m) & (along >= 0) & (along <= squared)
-        keep[start[is_near] + half] = False
+        distance += np.maximum(deviation[0::2], deviation[1::2])
+        is_near = distance <= tolerance_m
+        is_near &= along >= 0
+        is_near &= along <= squared
+        is_kept[stride // 2 :: stride] &= ~is_near
         deviation = np.where(is_near, distance, np.inf)
-        segment = pair
         stride *= 2
-    return keep
+    return point.take(is_kept.nonzero()[0])

@@ -268,6 +268,20 @@ def _reversed(part: bytes, field: wire.Field) -> bytes:
     return wire.write_bytes(2, b"".join(parts))
 
 
+def test_lines_are_thinned_independently() -> None:
+    # Lengths around powers of two, where pairs of segments could reach into the next line.
+    lengths = np.array([2, 1, 3, 16, 17, 31, 32, 33, 34, 2, 64, 65, 66])
+    offset = np.append(0, lengths.cumsum())
+    x = np.arange(offset[-1]) * 0.5  # each line continues the one before
+    y = np.random.default_rng(0).normal(0.0, 0.01, len(x))
+    alone = []
+    for start, end in pairwise(offset.tolist()):
+        kept = thin_polylines(x[start:end], y[start:end], np.array([0, end - start]), 0.05)
+        assert kept[0] == 0 and kept[-1] == end - start - 1
+        alone += (start + kept).tolist()
+    assert thin_polylines(x, y, offset, 0.05).tolist() == alone
+
+
 def test_thinned_lines_stay_within_the_tolerance() -> None:
     angle = np.linspace(0.0, 3.0, 200)
     curve = 20.0 * np.stack([np.cos(angle), np.sin(angle)], -1)
@@ -275,7 +289,8 @@ def test_thinned_lines_stay_within_the_tolerance() -> None:
     hairpin = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 0.0], [5.0, 0.0], [0.1, 0.0]])
     point = np.concatenate([curve, straight, hairpin])
     offset = np.cumsum([0, len(curve), len(straight), len(hairpin)])
-    keep = thin_polylines(point, offset, 0.05)
+    keep = np.zeros(len(point), bool)
+    keep[thin_polylines(point[:, 0], point[:, 1], offset, 0.05)] = True
     parts = [keep[a:b] for a, b in pairwise(offset)]
     assert all(part[0] and part[-1] for part in parts)
     assert parts[0].sum() < 60

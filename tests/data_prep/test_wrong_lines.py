@@ -25,6 +25,10 @@ CASES = {
         "timestep: could not",
     ),
     "a cut row of inD": ("ind", "00_tracks.csv", -1, b",", b";", "row: another number of columns"),
+    # pyarrow would print a traceback.
+    "a cut row of inD, not UTF-8": ("ind", "00_tracks.csv", -1, b",", b"\xff", "row: another"),
+    "a cut row of a clip, not UTF-8": ("vci", "ped_filtered.csv", 4, b",", b"\xff", "row: another"),
+    "a cut row of a table, not UTF-8": ("table", "drive.csv", 4, b",", b"\xff", "row: another"),
     "a damaged class": ("ind", "00_tracksMeta.csv", 1, b"car", b"\xffar", "class: unknown value"),
     "a cut row of SIND": ("ind", "Veh_smoothed_tracks.csv", 4, b",", b";", "row: another number"),
     "a cut row of a clip": ("vci", "01_traj_ped_filtered.csv", 4, b",", b";", "row: another"),
@@ -53,6 +57,7 @@ def read_folder(name: str, raw: Path) -> tuple[list[Scene], set[str]]:
     return scenes, {cause for _, cause in dropped}
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_line_is_counted(tmp_path: Path, case: str) -> None:
     name, file, number, text, replacement, cause = CASES[case]

@@ -116,6 +116,14 @@ def test_recorded_futures_have_the_colors_of_their_agents() -> None:
     assert focal.get_color() == style.TRUTH
 
 
+def test_recorded_futures_begin_at_the_present() -> None:
+    scene = make_scene(num_agents=12, num_scored=3)
+    now = scene.num_history - 1
+    ax = draw_agents(empty_axes(), scene)
+    [future] = lines(ax, f"truth:{scene.agent_id[1]}")
+    np.testing.assert_allclose(future.get_xydata(), scene.position[1, now:])
+
+
 def test_road_lines_are_drawn() -> None:
     scene = make_scene()
     kind = scene.polyline_kind.copy()

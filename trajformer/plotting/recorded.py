@@ -400,10 +400,13 @@ def _draw_truth(ax: Axes, scene: Scene, agent: int, color: str, many: bool) -> N
         width, size = 1.2, 5.5
     elif many:
         width, size = 0.7, 3.2
-    x, y = np.where(valid[:, None], position, np.nan).T
+    # The line begins at the present: at 2.5 Hz the first step is far from the agent.
+    present_step = scene.num_history - 1
+    is_recorded = scene.valid[agent, present_step:]
+    x, y = np.where(is_recorded[:, None], scene.position[agent, present_step:], np.nan).T
     (line,) = ax.plot(x, y, color=color, linewidth=width, linestyle=(0, (3.0, 1.5)))
     line.set(gid=f"truth:{scene.agent_id[agent]}", zorder=style.Z_TRUTH, label="recorded future")
-    last = int(np.flatnonzero(valid)[-1])
+    last = int(np.flatnonzero(is_recorded)[-1])
     line.set(marker="X", markersize=size, markevery=[last])
     line.set(markeredgecolor=style.PAPER, markeredgewidth=0.5)
     halo = Stroke(linewidth=width + 1.2, foreground=style.PAPER, alpha=0.8)

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from data_prep.readers.columns import DICTIONARY, READ_OPTIONS, is_text, stripped_groups
+from data_prep.readers.columns import DICTIONARY, is_text, stripped_groups
+from data_prep.readers.csv_rows import READ_OPTIONS, read_rows, utf8_file
 from data_prep.readers.raw_file import open_table
 from data_prep.readers.row_check import RowCheck
 from data_prep.readers.table.dates import (
@@ -141,32 +142,16 @@ class _Selection(NamedTuple):
 
 
 def _read_csv(path: Path, file: BinaryIO, selection: _Selection) -> pa.Table:
-    header = next((line for line in file if line.strip()), b"")
+    text = utf8_file(file)
+    header = next((line for line in text if line.strip()), b"")
     head = pa_csv.read_csv(pa.BufferReader(header), READ_OPTIONS)
     names = selection.select(head.column_names)
-
-    num_lost = 0
-
-    def skip(row: pa_csv.InvalidRow) -> str:
-        nonlocal num_lost
-        num_lost += 1
-        return "skip"
-
-    parsing = pa_csv.ParseOptions(invalid_row_handler=skip)
-
-    def read(types: dict[str, pa.DataType]) -> pa.Table:
-        nonlocal num_lost
-        num_lost = 0
-        file.seek(0)
-        options = pa_csv.ConvertOptions(column_types=types, include_columns=names)
-        return pa_csv.read_csv(file, READ_OPTIONS, parsing, options)
-
     types = dict.fromkeys(names, DICTIONARY)
     numbers = [name for name in names if selection.name(name) in NUMBERS]
     try:
-        table = read(types | dict.fromkeys(numbers, pa.float64()))
+        table, num_lost = read_rows(text, types | dict.fromkeys(numbers, pa.float64()))
     except pa.ArrowInvalid:  # text in a column of numbers: `_numbers` parses the cells
-        table = read(types)
+        table, num_lost = read_rows(text, types)
     check = RowCheck(path, len(table))
     expected = f"expected {len(head.column_names)} as in the first line"
     check.lose(num_lost, f"another number of columns, {expected}")

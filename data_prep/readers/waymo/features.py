@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from data_prep.readers.columns import check_count
 from data_prep.readers.waymo.messages import (
@@ -83,9 +82,9 @@ class Features:
         self.offset = points.offsets(count)
         usual = runs.values(0, _POINT)
         others = np.array(points.others, np.float64).reshape(-1, 3)
-        # A view of x, y and z, which are 9 bytes apart: half the time of np.stack.
-        axes = as_strided(usual["x"], (len(usual), 3), (_POINT.itemsize, 9))
-        self.point = points.take(axes.copy(), others)
+        # Copied by axis, in half the time of a copy by point.
+        axes = np.stack([usual["x"], usual["y"], usual["z"]])
+        self.point = points.take(axes.T, others)
 
         kind = self.kind[fields.message]
         is_lane = kind == LANE

@@ -54,10 +54,11 @@ def vector_map(record: Record) -> VectorMap:
     if not len(chosen):
         return NO_MAP
 
-    point, offset = _points(record, chosen)
-    keep = thin_polylines(point, offset, TOLERANCE_M)
-    num_kept = np.append(0, keep.cumsum())  # before each point
-    thinned = num_kept[offset].astype(np.int32)
+    index, offset = _points(record, chosen)
+    x = record.point[:, 0].take(index)
+    y = record.point[:, 1].take(index)
+    kept = thin_polylines(x, y, offset, TOLERANCE_M)
+    thinned = kept.searchsorted(offset).astype(np.int32)
 
     edge, edge_kind = _edges(record, chosen)
     return VectorMap(
@@ -65,14 +66,14 @@ def vector_map(record: Record) -> VectorMap:
         polyline_kind=kind[chosen],
         polyline_flags=_flags(record)[chosen],
         polyline_offset=thinned,
-        point=point[keep],
+        point=np.stack([x.take(kept), y.take(kept)], 1),
         edge=edge,
         edge_kind=edge_kind,
     )
 
 
 def _points(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points float64 [P, 2] of features and offsets [M + 1]; crosswalks become closed rings."""
+    """Indices [P] of the points of features and offsets [M + 1]; crosswalks become closed rings."""
     start = record.feature_offset[chosen]
     end = record.feature_offset[chosen + 1]
     is_open = (record.point[start, :2] != record.point[end - 1, :2]).any(1)
@@ -83,7 +84,7 @@ def _points(record: Record, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     index = np.arange(offset[-1]) + (start - offset[:-1]).repeat(np.diff(offset))
     is_closing = closes.nonzero()[0]
     index[offset[1:][is_closing] - 1] = start[is_closing]
-    return np.ascontiguousarray(record.point[:, :2].take(index, 0)), offset
+    return index, offset
 
 
 def _flags(record: Record) -> np.ndarray:

@@ -33,6 +33,8 @@ _FEW = 24  # messages; fewer are read one by one
 _TAG = np.arange(256)
 _IS_USUAL = (_TAG >= 8) & (_TAG < 128) & np.isin(_TAG & 7, (VARINT, FIXED64, BYTES, FIXED32))
 _HAS_VARINT = np.isin(_TAG & 7, (VARINT, BYTES)).astype(np.int64)
+# The largest size of a varint after the tag that `read_together` reads: 5 = there is none to read.
+_MAX_SIZE = np.where(_IS_USUAL, np.where(_HAS_VARINT, 4, 5), 0)
 _FIXED_SIZE = np.array([0, 8, 0, 0, 0, 4, 0, 0])[_TAG & 7]
 
 
@@ -51,7 +53,8 @@ class Fields(NamedTuple):
 
     def select(self, mask: np.ndarray) -> "Fields":
         """The fields of a mask, bool [n]."""
-        return Fields(*(column[mask] for column in self))
+        index = mask.nonzero()[0]
+        return Fields(*(column.take(index) for column in self))
 
     def check_kind(self, kind: int, noun: str) -> "Fields":
         """These fields (WireError: one has another wire type)."""
@@ -71,10 +74,10 @@ class Fields(NamedTuple):
 
 def spans(fields: Sequence[Field]) -> tuple[np.ndarray, np.ndarray]:
     """Start and end, int64 [n], of messages; WireError if one is none."""
-    for field in fields:
-        if field[1] != BYTES:
-            read_span(field)
-    table = np.array(fields, np.int64).reshape(-1, 4)
+    table = np.fromiter(chain.from_iterable(fields), np.int64, 4 * len(fields)).reshape(-1, 4)
+    other = (table[:, 1] != BYTES).nonzero()[0]
+    if len(other):
+        read_span(fields[int(other[0])])
     return table[:, 2], table[:, 3]
 
 
@@ -119,43 +122,45 @@ class _Reading:
     def read_together(self) -> None:
         """Read the messages in steps, a field of each, until few have more."""
         active = ((self.position < self.end) & (self.end <= len(self.words))).nonzero()[0]
+        position = self.position.take(active)
+        end = self.end.take(active)
         while len(active) > _FEW:
-            position = self.position[active]
-            end = self.end[active]
             table = self._next_fields(active, position, end)
-            after = table[4]
-            self.position[active] = after
             self.parts.append(table)
-            active = active[after < end]
+            position = table[4]
+            self.position[active] = position
+            has_more = (position < end).nonzero()[0]
+            active = active.take(has_more)
+            position = position.take(has_more)
+            end = end.take(has_more)
 
     def _next_fields(
         self, message: np.ndarray, position: np.ndarray, end: np.ndarray
     ) -> np.ndarray:
         """The fields at positions of some messages, int64 [5, m]."""
-        word = self.words[position].view(np.int64)
+        word = self.words[position]
         tag = word & 0xFF
         value, size = _short_varints(word >> 8)
-        is_unusual = size > 4
-        size *= _HAS_VARINT[tag]
-        kind = tag & 7
+        first = position + 1
+        first += size * _HAS_VARINT.take(tag)
+
         table = np.empty((5, len(message)), np.int64)
         table[0] = message
-        table[1] = tag >> 3
-        table[2] = kind
-        first = position + 1 + size
+        np.right_shift(tag, 3, out=table[1])
+        kind = np.bitwise_and(tag, 7, out=table[2])
         table[3] = np.where(kind == VARINT, value, first)
-        table[4] = first + _FIXED_SIZE[tag] + value * (kind == BYTES)
+        after = np.add(first, _FIXED_SIZE.take(tag), out=table[4])
+        after += value * (kind == BYTES)
 
         # Tags of two bytes, long varints and errors.
-        is_unusual &= size > 0
-        is_unusual |= ~_IS_USUAL[tag]
-        is_unusual |= table[4] > end
-        if is_unusual.any():
+        is_unusual = size > _MAX_SIZE.take(tag)
+        is_unusual |= after > end
+        if np.count_nonzero(is_unusual):  # three times as fast as `any`
             for row in is_unusual.nonzero()[0].tolist():
                 field = read_field(self.data, int(position[row]), int(end[row]))
                 table[1:, row] = _signed_field(field)
         if self.runs is not None:
-            self._join_runs(table, position, end, tag == self.run_tag[message])
+            self._join_runs(table, position, end, tag == self.run_tag.take(message))
         return table
 
     def _join_runs(
@@ -202,7 +207,7 @@ class _Reading:
         if not self.parts:
             return Fields(*np.zeros((5, 0), np.int64))
         table = np.concatenate(self.parts, axis=1)
-        return Fields(*table[:, table[0].argsort(kind="stable")])
+        return Fields(*table.take(table[0].argsort(kind="stable"), 1))
 
 
 def _short_varints(word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -211,16 +216,17 @@ def _short_varints(word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Words int64 [n] have the first byte of a varint as their lowest byte.
     """
     value = word & 0x7F
-    size = np.ones_like(word)
+    size = np.ones(len(word), np.int64)
     continues = (word >> 7) & 1  # 1 as long as all bytes before have the highest bit
     for index in range(1, 4):
-        if not continues.any():
+        if not np.count_nonzero(continues):
             break
         byte = word >> (8 * index)
         value |= (byte & 0x7F) * continues << (7 * index)
         size += continues
         continues &= byte >> 7
-    return value, size + continues
+    size += continues
+    return value, size
 
 
 def _signed_field(field: Field) -> Field:
@@ -237,7 +243,7 @@ def first_numbers(data: bytes, start: np.ndarray, end: np.ndarray) -> np.ndarray
     words = every_word(data)
     if not (len(start) and len(words)):
         return np.zeros(len(start), np.int64)
-    word = words[np.minimum(start, len(words) - 1)].astype(np.int64)
+    word = words[np.minimum(start, len(words) - 1)]
     values, size = _short_varints(word >> 8)
     is_first = (word & 0xFF == 0x08) & (start < len(words))
     is_usual = is_first & (size <= 4) & (start + 1 + size <= end)
@@ -288,5 +294,5 @@ def all_numbers(data: bytes, fields: Fields) -> tuple[np.ndarray, np.ndarray]:
 
 
 def every_word(data: bytes) -> np.ndarray:
-    """The eight bytes at each position as a number, uint64 [len(data) - 7]: a view."""
-    return np.ndarray((max(len(data) - 7, 0),), "<u8", data, strides=(1,))
+    """The eight bytes at each position as a number, int64 [len(data) - 7]: a view."""
+    return np.ndarray((max(len(data) - 7, 0),), "<i8", data, strides=(1,))

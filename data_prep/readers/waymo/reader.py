@@ -51,6 +51,13 @@ _KINDS = np.array(  # by type of a track
     ],
     np.uint8,
 )
+# The largest values of usable states.
+_LIMITS = {
+    "position": MAX_ORIGIN_M,
+    "size": MAX_SIZE_M,
+    "heading": 1e3,  # radians
+    "velocity": MAX_SPEED_M_S,
+}
 _ROAD_USERS = (AgentKind.VEHICLE, AgentKind.PEDESTRIAN, AgentKind.CYCLIST)
 _LIGHTS = np.array(  # by state: unknown, three arrows, three discs, flashing red, flashing yellow
     [
@@ -202,7 +209,9 @@ class Waymo(Config, limits={"map_radius_m": (0, np.inf)}):
         elif self.scored == "interest":
             chosen = np.isin(window.track_id, record.interest)
         else:
-            chosen = np.isin(window.track, [track for track, _ in record.predict])
+            is_listed = np.zeros(len(record.track_id), bool)
+            is_listed[[track for track, _ in record.predict]] = True
+            chosen = is_listed[window.track]
         chosen &= is_present
         role = AgentRole.FOCAL if np.count_nonzero(chosen) == 1 else AgentRole.SCORED
         return np.where(chosen, role, AgentRole.CONTEXT).astype(np.uint8)
@@ -253,12 +262,11 @@ def _window(record: Record, start: int, num_history: int) -> _Window:
     if not len(track):
         raise SceneError(f"tracks: states: no agent is seen in the {num_history} observed steps")
     valid = valid[track]
-    is_unused = ~valid
-    values = []
-    for name in ("position", "size", "heading", "velocity"):
-        value = getattr(record, name)[track, steps]
-        value[is_unused] = 0
-        values.append(value)
+    values = [getattr(record, name)[track, steps] for name in _LIMITS]
+    unusable = record.valid[track, steps] & ~valid  # states that are not valid are zero
+    if unusable.any():
+        for value in values:
+            value[unusable] = 0
     position, size, heading, velocity = values
     track_type = np.minimum(record.track_type[track], len(_KINDS) - 1)
     return _Window(
@@ -289,12 +297,7 @@ def _check_clock(time: np.ndarray) -> None:
 def _usable(record: Record, steps: slice) -> np.ndarray:
     """The valid states with usable numbers, bool [A, T] (SceneError: many are unusable)."""
     valid = record.valid[:, steps]
-    for name, limit in (
-        ("position", MAX_ORIGIN_M),
-        ("size", MAX_SIZE_M),
-        ("heading", 1e3),
-        ("velocity", MAX_SPEED_M_S),
-    ):
+    for name, limit in _LIMITS.items():
         values = getattr(record, name)[:, steps]
         if np.abs(values).max(initial=0.0) <= limit:  # not for NaN
             continue

@@ -61,6 +61,12 @@ _STATE = np.dtype(
         "itemsize": 61,
     }
 )
+_STATE_BYTES = np.dtype((np.void, _STATE.itemsize))
+_GROUPS = {
+    "x": (3, 9),
+    "length": (3, 5),
+    "velocity_x": (2, 5),
+}  # numbers, bytes from one to the next
 _LANE_BYTES = (1, 2, 3)  # of the varint with the lane of a light
 
 
@@ -257,37 +263,43 @@ class _Tracks:
         self._arrange(states, runs, count, steps)
 
     def _arrange(self, states: Repeated, runs: Runs, tracks: int, steps: int) -> None:
-        """The states as arrays [A, L, ...]; cells without a valid state stay zero."""
-        usual = runs.values(0, _STATE)
-        others = np.array(states.others, np.float64).reshape(-1, 10)
-        # The row of each message: first usual states with all fields, then others.
-        row_of = np.full(len(runs.position) + len(others), -1)
-        row_of[np.append(runs.layout == 0, np.ones(len(others), bool))] = np.arange(
-            len(usual) + len(others)
-        )
+        """The states as arrays [A, L, ...]; cells without a valid state are zero."""
+        parts = [runs.values(0, _STATE), _state_rows(states.others), np.zeros(1, _STATE)]
+        # Plain bytes are copied faster than fields.
+        table = np.concatenate([part.view(_STATE_BYTES) for part in parts])
+        is_valid = table.view(_STATE)["valid"] != 0
+        # The row of each message; those that are not valid have the last one, of zeros.
+        zeros = len(table) - 1
+        row_of = np.full(len(runs.position) + len(states.others), zeros)
+        has_row = np.append(runs.layout == 0, np.ones(len(states.others), bool))
+        row_of[has_row] = np.where(is_valid, np.arange(len(table)), zeros)[:-1]
+
         row = row_of[states.numbers()]
-        is_valid = np.append(usual["valid"] != 0, others[:, 9] != 0)
-        self.valid = np.append(is_valid, False)[row].reshape(tracks, steps)  # the last one is -1
-        cell = self.valid.reshape(-1).nonzero()[0]
-        row = row[cell]
-        # As a rule, all usual states are valid and in order.
-        rows = slice(None) if len(row) == len(usual) and not len(others) else row
+        cell = table.take(row).view(_STATE)
+        shape = (tracks, steps, -1)
+        self.valid = is_valid.take(row).reshape(tracks, steps)
+        self.position = _numbers(cell, "x").copy().reshape(shape)
+        self.size = _numbers(cell, "length").copy().reshape(shape)
+        self.heading = cell["heading"].copy().reshape(tracks, steps)
+        self.velocity = _numbers(cell, "velocity_x").copy().reshape(shape)
 
-        def values(name: str, count: int, distance: int, first: int) -> np.ndarray:
-            """Some numbers of the valid states, `distance` bytes apart, in an array [A, L, n]."""
-            value = usual[name]
-            table = as_strided(value, (len(usual), count), (_STATE.itemsize, distance))
-            if len(others):
-                other = others[:, first : first + count].astype(value.dtype)
-                table = np.concatenate([table, other])
-            array = np.zeros((tracks * steps, count), value.dtype)
-            array[cell] = table[rows]
-            return array.reshape(tracks, steps, count)
 
-        self.position = values("x", 3, 9, 0)
-        self.size = values("length", 3, 5, 3)
-        self.heading = values("heading", 1, 5, 6)[..., 0]
-        self.velocity = values("velocity_x", 2, 5, 7)
+def _numbers(states: np.ndarray, name: str) -> np.ndarray:
+    """The numbers [n, 2 or 3] of a group in rows of `_STATE`: a view."""
+    count, distance = _GROUPS[name]
+    return as_strided(states[name], (len(states), count), (_STATE.itemsize, distance))
+
+
+def _state_rows(others: list[tuple[float, ...]]) -> np.ndarray:
+    """Rows of `_STATE` for states with other layouts, from `_read_state`."""
+    rows = np.zeros(len(others), _STATE)
+    values = np.array(others, np.float64).reshape(-1, 10)
+    _numbers(rows, "x")[:] = values[:, :3]
+    _numbers(rows, "length")[:] = values[:, 3:6]
+    rows["heading"] = values[:, 6]
+    _numbers(rows, "velocity_x")[:] = values[:, 7:9]
+    rows["valid"] = values[:, 9]
+    return rows
 
 
 def _read_state(data: bytes, start: int, end: int) -> tuple[float, ...]:

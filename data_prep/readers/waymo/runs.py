@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_BLOCK = 65_536  # bytes
+_FEW = 4  # values; more are looked up in a table
 
 
 class Layout(NamedTuple):
@@ -28,30 +28,26 @@ class Layout(NamedTuple):
         length, *others = list(self.fixed.items())[1:]
         position = position[: position.searchsorted(len(data) - self.size, side="right")]
         index = _has_byte(data, position, *length).nonzero()[0]
-        position = position[index]
+        if not len(index):
+            return index
+        position = position.take(index)
         fits = np.ones(len(position), bool)
         for offset, values in others:
             fits &= _has_byte(data, position, offset, values)
-        return index[fits]
+        return index if fits.all() else index[fits]
 
 
 def _has_byte(data: np.ndarray, position: np.ndarray, offset: int, values: bytes) -> np.ndarray:
     """Whether the byte at an offset from positions is one of some values, bool [n]."""
     byte = data[offset:].take(position)
-    if len(values) == 1:
-        is_value: np.ndarray = byte == values[0]
-        return is_value
-    is_allowed = np.zeros(256, bool)
-    is_allowed[list(values)] = True
-    return is_allowed[byte]
-
-
-def _find_byte(data: np.ndarray, value: int) -> np.ndarray:
-    """Positions int64 [n] of a byte in data, in blocks that stay in the cache."""
-    parts = [np.zeros(0, np.int64)]
-    for start in range(0, len(data), _BLOCK):
-        parts.append((data[start : start + _BLOCK] == value).nonzero()[0] + start)
-    return np.concatenate(parts)
+    is_value: np.ndarray = byte == values[0]
+    if len(values) > _FEW:
+        is_allowed = np.zeros(256, bool)
+        is_allowed[list(values)] = True
+        return is_allowed.take(byte)
+    for value in values[1:]:
+        is_value |= byte == value
+    return is_value
 
 
 class Runs:
@@ -81,24 +77,34 @@ class Runs:
         window = np.frombuffer(data, np.uint8, end - start, start)
         offset, values = next(iter(layouts[0].fixed.items()))
         # One comparison of all bytes; few positions are left for the others.
-        candidate = _find_byte(window[offset:], values[0])
-        layout_of = np.full(len(candidate), -1)
-        for index, layout in enumerate(layouts):
-            layout_of[layout.find(window, candidate)] = index
-        is_message = (layout_of >= 0).nonzero()[0]
-        self.layout = layout_of[is_message]
-        position = candidate[is_message]
+        candidate = (window[offset:] == values[0]).nonzero()[0]
+        found = [layout.find(window, candidate) for layout in layouts]
+        used = [number for number, index in enumerate(found) if len(index)]
+        if len(used) > 1:
+            layout_of = np.full(len(candidate), -1, np.int8)
+            for number in used:
+                layout_of[found[number]] = number
+            index = (layout_of >= 0).nonzero()[0]
+            self.layout = layout_of.take(index)
+            size = np.array([layout.size for layout in layouts]).take(self.layout)
+        else:
+            number = used[0] if used else 0
+            index = found[number]
+            self.layout = np.full(len(index), number, np.int8)
+            size = np.array([layouts[number].size])
+        position = candidate.take(index)
 
-        sizes = np.array([layout.size for layout in layouts])
-        after = position + (sizes[self.layout] if len(layouts) > 1 else sizes)
+        after = position + size
         tag = window.take(position)
-        is_end = (position[1:] != after[:-1]) | (tag[1:] != tag[:-1])
-        is_some = len(position) > 0
-        self.last = np.append(is_end.nonzero()[0] + 1, len(position))[: None if is_some else 0]
-        self.first = np.append(0, self.last[:-1])[: len(self.last)]
+        is_end = np.ones(len(position), bool)  # of a run
+        np.not_equal(position[1:], after[:-1], out=is_end[:-1])
+        is_end[:-1] |= tag[1:] != tag[:-1]
+        self.last = is_end.nonzero()[0] + 1
+        self.first = np.zeros_like(self.last)
+        self.first[1:] = self.last[:-1]
         self.position = position + start
-        self.start = self.position[self.first]
-        self.end = after[self.last - 1] + start
+        self.start = self.position.take(self.first)
+        self.end = after.take(self.last - 1) + start
 
     def at(self, position: int, end: int) -> int:
         """Index of the run that begins at a position and ends at `end` or before, or -1."""

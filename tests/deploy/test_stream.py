@@ -28,8 +28,7 @@ from trajformer.scenes.spec import DataSpec
 
 WEIGHTS = "pretrained:se2former_argoverse1"
 CLOCK = DataSpec(period_s=0.1, num_history=20, num_future=30)
-# Another origin of the coordinates changes a forecast of a batch by as much: float32 positions.
-TOLERANCE_M = 3e-4
+TOLERANCE_M = 5e-5  # some roundings of float32 forecasts
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +80,8 @@ def batch_forecast(predictor: Predictor, scene: Scene) -> dict[str, tuple[np.nda
     return result
 
 
-def assert_equals_batch(live: PredictedObjects, predictor: Predictor, scene: Scene) -> float:
-    """Compare all agents; returns the median of their largest errors of a coordinate."""
+def assert_equals_batch(live: PredictedObjects, predictor: Predictor, scene: Scene) -> None:
+    """Compare all agents."""
     expected = batch_forecast(predictor, scene)
     assert set(map(str, live.object_id)) == set(expected)
     errors = []
@@ -91,7 +90,6 @@ def assert_equals_batch(live: PredictedObjects, predictor: Predictor, scene: Sce
         assert live.confidence[row] == pytest.approx(probability, abs=1e-3)
         errors.append(float(np.abs(live.position[row] - position).max()))
     assert max(errors) < TOLERANCE_M
-    return float(np.median(errors))
 
 
 def test_a_stream_equals_the_scene_of_its_tracks(predictor: Predictor) -> None:
@@ -231,15 +229,15 @@ def test_real_sensor_logs(real_data: Path, predictor: Predictor) -> None:
     reader = Argoverse2Sensor(history_s=2.0, future_s=3.0, stride_s=6.0, map_radius_m=1e5)
     forecaster = OnlineForecaster(WEIGHTS)
     recordings = {recording.name: recording for recording in recordings_of_logs(raw)}
-    medians = []
+    count = 0
     for split in reader.splits(raw):
         for item in reader.inputs(raw, split)[:3]:
             scene = reader.read(item, split, raw)
             recording = recordings[item.path.parent.name]
             live = replayed(forecaster, recording, int(item.part) + 19)
-            medians.append(assert_equals_batch(live, predictor, scene))
-    assert len(medians) >= 3
-    assert max(medians) < 1e-4
+            assert_equals_batch(live, predictor, scene)
+            count += 1
+    assert count >= 3
 
 
 def test_real_scenes_of_argoverse_1(unpack: Any, predictor: Predictor, tmp_path: Path) -> None:

@@ -9,7 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trajformer.scenes.geometry import from_frame, relative_pose, rotate, to_frame, wrap
+from trajformer.scenes.geometry import (
+    GRID_M,
+    from_frame,
+    on_grid,
+    relative_pose,
+    relative_position,
+    rotate,
+    scene_origin,
+    to_frame,
+    wrap,
+)
 from trajformer.scenes.polylines import cut_polylines
 
 angles = st.floats(-50.0, 50.0)
@@ -20,6 +30,19 @@ LIBRARIES = [lambda x: np.asarray(x, np.float64), lambda x: torch.tensor(x, dtyp
 
 def close(value: Any, expected: Any, tolerance: float = 1e-12) -> None:
     np.testing.assert_allclose(np.asarray(value), np.asarray(expected), atol=tolerance, rtol=0)
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.0, 3e3, 1e7]))
+@settings(max_examples=30)
+def test_distances_do_not_depend_on_the_origin(seed: int, far: float) -> None:
+    rng = np.random.default_rng(seed)
+    position = far + rng.uniform(-400, 400, (50, 2))
+    first = relative_position(position, scene_origin(position[0]))
+    second = relative_position(position, scene_origin(position[1]))
+    assert first.dtype == np.float32
+    assert np.array_equal(first - first[:1], second - second[:1])
+    close(first + scene_origin(position[0]), position, GRID_M / 2 + 1e-8)
+    assert np.array_equal(on_grid(torch.tensor(position)).numpy(), on_grid(position))
 
 
 @pytest.mark.parametrize("angle", [math.pi, -math.pi])

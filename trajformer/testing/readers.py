@@ -19,7 +19,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.geometry import GRID_M, on_grid
 from trajformer.scenes.scene import Scene, scenes_equal
 from trajformer.scenes.shard import Shard, ShardInfo, write_shard
 
@@ -69,9 +72,21 @@ def check_scenes(reader: Any, raw: Path, tmp_path: Path) -> None:
         assert items, f"{split}: no inputs"
         assert items == reader.inputs(raw, split), f"{split}: inputs differ between two calls"
         scenes = [_read_twice(reader, item, split, raw) for item in items]
+        for scene in scenes:
+            _check_grid(scene)
         ids = {scene.scene_id for scene in scenes}
         assert len(ids) == len(items), f"{split}: two scenes have the same id"
         check_round_trip(scenes, tmp_path)
+
+
+def _check_grid(scene: Scene) -> None:
+    """Check that positions are those of `geometry.relative_position`."""
+    advice = "use data_prep.readers.columns.Agents"
+    is_whole = np.array_equal(scene.origin, np.round(scene.origin))
+    assert is_whole, f"origin: no whole metres; {advice}"
+    for name in ("position", "point"):
+        value = getattr(scene, name)
+        assert np.array_equal(value, on_grid(value)), f"{name}: no multiples of {GRID_M}; {advice}"
 
 
 def _read_twice(reader: Any, item: Any, split: str, raw: Path) -> Scene:

@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -22,6 +23,13 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave the modules and tests, millions of objects, out of later collections of garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -51,17 +51,19 @@ def test_a_store_gives_the_file_of_predict(
 
 FORECAST = """
 import sys
+from trajformer import load_model
 from trajformer.cli import main
 store, checkpoint, out = sys.argv[1:]
 words = ["--checkpoint", checkpoint, "--split", "train"]
 assert main(["predict", "--store", store, *words, "--out", out]) == 0
 assert main(["stream", store, *words]) == 0
+load_model(checkpoint)
 names = {"lightning", "jsonargparse", "matplotlib", "torchmetrics"}
 assert not names & {*sys.modules}, names & {*sys.modules}
 """
 
 
-def test_forecasts_import_no_training_libraries(
+def test_commands_and_live_forecasts_import_no_training_libraries(
     store: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
     done = run_python("-W", "ignore", "-c", FORECAST, store, checkpoint, tmp_path / "f.parquet")

@@ -1,8 +1,6 @@
 """Live forecasts equal forecasts of scenes, for any order, ids, model and number of threads."""
 
 import re
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -185,23 +183,6 @@ def test_reading_while_updates_arrive() -> None:
         reader.join()
     assert not problems
     assert forecaster.forecast().timestamp_s == moments[-1][0]
-
-
-def test_inference_imports_no_training_libraries() -> None:
-    code = (
-        "import sys, trajformer\n"
-        "f = trajformer.OnlineForecaster('pretrained:se2former_argoverse1')\n"
-        "f.update(0.0, {'object_id': [1], 'x': [0.0], 'y': [0.0]})\n"
-        "f.forecast()\n"
-        "from trajformer.evaluation.evaluate import track_forecasts\n"
-        "from trajformer.evaluation.forecast_file import write_forecasts\n"
-        "trajformer.load_model('pretrained:se2former_argoverse1')\n"
-        "names = ('lightning', 'jsonargparse', 'matplotlib', 'torchmetrics')\n"
-        "print([name for name in names if name in sys.modules])\n"
-    )
-    words = [sys.executable, "-W", "ignore", "-c", code]
-    result = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
 
 
 def test_one_line_for_a_model_without_a_clock() -> None:

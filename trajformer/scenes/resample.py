@@ -16,7 +16,7 @@ import numpy as np
 
 from trajformer.errors import SceneError, StoreError
 from trajformer.scenes.files import atomically, write_atomically
-from trajformer.scenes.geometry import wrap
+from trajformer.scenes.geometry import on_grid, wrap
 from trajformer.scenes.manifest import RESAMPLED, read_finished, shard_files, write_manifest
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.shard import PackedScene, Shard, pack, write_shard
@@ -56,12 +56,14 @@ def resample_scene(
     valid = scene.valid[:, before] & scene.valid[:, after]
 
     def linear(values: np.ndarray) -> np.ndarray:
-        """Values float32 [A, T, 2] at `step`, zero where not valid."""
+        """Values float64 [A, T, 2] at `step`, zero where not valid."""
         values = values.astype(np.float64)
         change = values[:, after] - values[:, before]
         mixed = values[:, before] + change * fraction[:, None]
-        return np.where(valid[..., None], mixed, 0.0).astype(np.float32)
+        return np.where(valid[..., None], mixed, 0.0)
 
+    position = linear(scene.position)
+    position = np.where(fraction[:, None] > 0, on_grid(position), position)
     heading = scene.heading.astype(np.float64)
     turn = wrap(heading[:, after] - heading[:, before])  # along the shorter arc
     heading = heading[:, before] + turn * fraction
@@ -74,8 +76,8 @@ def resample_scene(
         period_s=period_s,
         num_history=num_history,
         num_future=num_future,
-        position=linear(scene.position),
-        velocity=linear(scene.velocity),
+        position=position.astype(np.float32),
+        velocity=linear(scene.velocity).astype(np.float32),
         heading=np.where(valid, heading, 0.0).astype(np.float32),
         valid=valid,
         light_state=light_state,

@@ -519,8 +519,10 @@ class Agents(NamedTuple):
         for field in VectorMap.__dataclass_fields__:
             polylines[field] = getattr(lanes, field)
         polylines["point"] = relative_position(lanes.point, origin)
+        position = (self.position - origin).astype(np.float32)
+        num_history = clock[1]
+        position[:, :num_history] = relative_position(self.position[:, :num_history], origin)
         # Clearing x and y as one number is four times faster.
-        position = relative_position(self.position, origin)
         pairs = position.view(np.int64)[..., 0]
         visible = np.where(self.valid, pairs, 0).view(np.float32)
         return Scene(

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-# Positions of scenes are multiples of this (0.06 mm), and their origins are whole metres: float32
-# holds such positions and their differences exactly up to 1 km, so no result depends on the origin.
+# Observed positions and maps of scenes are multiples of this (0.06 mm), and their origins are whole
+# metres: float32 holds positions and differences exactly up to 1 km, so no forecast depends on the
+# origin.
 GRID_M = 2.0**-14
 
 # np.ndarray or torch.Tensor; the type does not name torch, so that readers need not import it.

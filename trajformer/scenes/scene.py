@@ -2,9 +2,10 @@
 
 Letters: A agents, T steps (H history, then F future), M polylines, P points of all polylines,
 E edges, N traffic lights. Units: metres, seconds, radians in (-pi, pi] counter-clockwise from +x.
-All positions are relative to `origin`, in whole metres, and multiples of `geometry.GRID_M`, so that
-float32 is exact up to 1 km. Recordings without a known scale have pixels in place of metres
-(`Scene.unit`); values of fields and options that are documented in metres are then in pixels.
+All positions are relative to `origin`, in whole metres; those of the history and the map are
+multiples of `geometry.GRID_M`, so that float32 is exact up to 1 km. Recordings without a known
+scale have pixels in place of metres (`Scene.unit`); values of fields and options that are
+documented in metres are then in pixels.
 """
 
 from __future__ import annotations

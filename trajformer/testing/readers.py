@@ -84,8 +84,8 @@ def _check_grid(scene: Scene) -> None:
     advice = "use data_prep.readers.columns.Agents"
     is_whole = np.array_equal(scene.origin, np.round(scene.origin))
     assert is_whole, f"origin: no whole metres; {advice}"
-    for name in ("position", "point"):
-        value = getattr(scene, name)
+    observed = scene.position[:, : scene.num_history]
+    for name, value in (("position", observed), ("point", scene.point)):
         assert np.array_equal(value, on_grid(value)), f"{name}: no multiples of {GRID_M}; {advice}"
 
 

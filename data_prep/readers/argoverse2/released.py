@@ -27,7 +27,6 @@ from data_prep.readers.raw_file import open_file
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.files import check_parquet
-from trajformer.scenes.geometry import relative_position
 from trajformer.scenes.kinematics import difference_velocity
 from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import MAX_ORIGIN_M, AgentRole, Scene
@@ -136,9 +135,7 @@ def _extended(scene: Scene, futures: dict[int, np.ndarray]) -> Scene:
     for agent, future in futures.items():
         is_recorded = np.isfinite(future).all(-1)
         valid[agent, history:] = is_recorded
-        position[agent, history:][is_recorded] = relative_position(
-            future[is_recorded], scene.origin
-        )
+        position[agent, history:][is_recorded] = future[is_recorded] - scene.origin
 
     derived = difference_velocity(position.astype(np.float64), valid, history, scene.period_s)
     velocity[:, history:] = derived[:, history:]

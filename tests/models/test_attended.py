@@ -14,6 +14,7 @@ from trajformer.data.batch import Observation, collate
 from trajformer.data.sample import BatchConfig
 from trajformer.models.attended import recorded_attention
 from trajformer.models.forecaster import Forecaster
+from trajformer.models.se2former.model import memory_order
 from trajformer.models.tokens import neighbors
 
 NAMES = [
@@ -91,11 +92,14 @@ def test_shares_of_se2former_are_the_recorded_weights(observation: Observation) 
     for scene, target, head in ((0, 0, 0), (1, 2, 3)):
         share = of_layer["agents 1"][scene, target, head]
         weights = record["agent_layers.0.cross.sublayer"][0][scene, head, target]
-        assert torch.equal(share, torch.cat([weights[num_pieces:], weights[:num_pieces]]))
+        place = memory_order(observation)[scene].argsort()
+        agents = weights[num_pieces:][place]
+        assert torch.equal(share, torch.cat([agents, weights[:num_pieces]]))
         share = of_layer["refinement"][scene, target, head]
         rows = record["refine_layer.cross.sublayer"][0][scene, head]
         weights = rows[target * queries : (target + 1) * queries].mean(0)
-        torch.testing.assert_close(share, torch.cat([weights[num_pieces:], weights[:num_pieces]]))
+        agents = weights[num_pieces:][place]
+        torch.testing.assert_close(share, torch.cat([agents, weights[:num_pieces]]))
 
 
 def test_shares_of_agentformer_are_sums_over_the_tokens_of_an_agent(

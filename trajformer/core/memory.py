@@ -48,6 +48,12 @@ class Memory:
             return cls(key, value, like.position, like)
         return cls(key, value, torch.cat([part.position for part in parts], -2))
 
+    def ordered(self, order: Tensor) -> Memory:
+        """The tokens in another order, int64 [..., S]."""
+        index = order[..., None, :, None].expand_as(self.key)
+        position = self.position.gather(-2, order[..., None].expand_as(self.position))
+        return Memory(self.key.gather(-2, index), self.value.gather(-2, index), position)
+
     def cells(self, scene: int, position: Tensor, mask: Tensor | None) -> Cells:
         """The cells of queries of a scene.
 

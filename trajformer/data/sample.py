@@ -49,9 +49,8 @@ class BatchConfig(
 
     Attributes:
         targets: the predicted agents: the `scored` ones (including the focal one), the `focal` one,
-            or `all` agents that are present, by their x. For training also `moving`: the scored
-            ones, and all agents that are seen at every step including the future and end at least
-            5 m away.
+            or `all` agents that are present. For training also `moving`: the scored ones, and all
+            agents that are seen at every step including the future and end at least 5 m away.
         frame: frame of the batch.
         map_radius_m: polylines farther than this from every agent that is present are dropped.
         map_slack_m: if given, the radius of an agent is this many metres plus the distance that it
@@ -212,13 +211,8 @@ def _select_agents(scene: Scene, config: BatchConfig) -> _Agents:
     is_present = is_observed & (age <= SHORT_LOSS_S + ROUNDING_S)
     is_target = _is_target(scene, config.targets, is_present) & is_observed
     targets = is_target.nonzero()[0]
-    if config.targets == "all":
-        # Sums of float32 depend on the order, which is therefore the same in a live stream.
-        order = np.lexsort((pose[targets, 1], pose[targets, 0]))
-    else:
-        importance = scene.agent_role[targets].astype(np.int64)  # the focal agent comes first
-        order = (-importance).argsort(kind="stable")
-    targets = targets[order]
+    importance = scene.agent_role[targets].astype(np.int64)  # the focal agent comes first
+    targets = targets[(-importance).argsort(kind="stable")]
     context = (is_present & ~is_target).nonzero()[0]
     rows = np.concatenate([targets, context])
     return _Agents(

@@ -171,8 +171,8 @@ class AgentEncoding(NamedTuple):
     motion: Motion
     token: Tensor  # [B, A, D]
     frames: Frames  # [B, A], in the batch frame of the map
-    memory: Memory  # for the decoder layers and the refinement
-    mask: Tensor  # bool [B, A], agents that others attend to
+    memory: Memory  # for the decoder layers and the refinement, in `memory_order`
+    mask: Tensor  # bool [B, A], agents that others attend to, in the same order
 
 
 class Surroundings(NamedTuple):
@@ -307,7 +307,9 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
 
         def of_agents(weights: Tensor) -> Tensor:
             rows = weights[:, :, :targets].transpose(1, 2)  # [B, S, heads, M + A]
-            return rows.roll(-num_pieces, -1)  # the memory has pieces first
+            pieces, agents = rows.tensor_split([num_pieces], -1)  # as in the memory
+            place = memory_order(observation).argsort(-1)[:, None, None]
+            return torch.cat([agents.take_along_dim(place, -1), pieces], -1)
 
         def of_queries(weights: Tensor) -> Tensor:
             by_query = weights.unflatten(2, (targets, len(self.modes)))
@@ -358,13 +360,17 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
             agent_features(observation, motion, self.config.max_history, self.config.sizes)
         )
 
+        order = memory_order(observation)
+        mask = mask.gather(1, order)
         useful = useful_mask(torch.cat([lanes.mask, mask], 1)[:, None])
         layers = zip(self.agent_layers, self.agent_keys, lanes.agent_memories, strict=True)
         memory: Memory | None = None
         for layer, keys, lane_memory in layers:
-            memory = Memory.join(lane_memory, keys(token, frames), like=memory)
+            agent_memory = keys(token, frames).ordered(order)
+            memory = Memory.join(lane_memory, agent_memory, like=memory)
             token = layer(token, frames, memory, useful)
-        return AgentEncoding(motion, token, frames, self.decoder_keys(token, frames), mask)
+        memory = self.decoder_keys(token, frames).ordered(order)
+        return AgentEncoding(motion, token, frames, memory, mask)
 
     def decode(
         self, observation: Observation, lanes: MapEncoding, agents: AgentEncoding
@@ -461,6 +467,15 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         feature = proposals.feature.detach()
         logit = proposals.logit.detach()
         return self.worlds(feature, logit, proposals.frames, target_mask)
+
+
+def memory_order(observation: Observation) -> Tensor:
+    """The order of agents in a memory, int64 [B, A]: by x.
+
+    Sums of float32 depend on the order of their terms. Agents of a batch are ordered by their
+    roles, which may not change a forecast.
+    """
+    return observation.pose[..., 0].argsort(dim=-1, stable=True)
 
 
 def _attention_of(block: nn.Module) -> RecordedLayer:

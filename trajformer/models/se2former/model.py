@@ -475,7 +475,7 @@ def memory_order(observation: Observation) -> Tensor:
     Sums of float32 depend on the order of their terms. Agents of a batch are ordered by their
     roles, which may not change a forecast.
     """
-    return observation.pose[..., 0].argsort(dim=-1, stable=True)
+    return observation.pose[..., 0].argsort(-1)
 
 
 def _attention_of(block: nn.Module) -> RecordedLayer:

@@ -22,7 +22,7 @@ from data_prep.readers.row_check import RowCheck
 from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.files import SIZE_SCALE
-from trajformer.scenes.geometry import relative_position, scene_origin
+from trajformer.scenes.geometry import minus, relative_position, scene_origin
 from trajformer.scenes.scene import METRES, AgentKind, Scene
 from trajformer.scenes.vector_map import VectorMap
 
@@ -519,7 +519,7 @@ class Agents(NamedTuple):
         for field in VectorMap.__dataclass_fields__:
             polylines[field] = getattr(lanes, field)
         polylines["point"] = relative_position(lanes.point, origin)
-        position = (self.position - origin).astype(np.float32)
+        position = minus(self.position, origin).astype(np.float32)
         num_history = clock[1]
         position[:, :num_history] = relative_position(self.position[:, :num_history], origin)
         # Clearing x and y as one number is four times faster.

@@ -44,8 +44,18 @@ def relative_position(position: np.ndarray, origin: np.ndarray) -> np.ndarray:
 
     Two scenes with different origins have the same distances between their positions, bit by bit.
     """
-    relative: np.ndarray = (on_grid(position) - origin).astype(np.float32)
-    return relative
+    rounded = np.asarray(position, np.float64, order="C") * (1 / GRID_M)
+    np.rint(rounded, out=rounded)
+    rounded *= GRID_M
+    return minus(rounded, origin).astype(np.float32)
+
+
+def minus(position: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """Positions float64 [..., 2] minus an origin [2]."""
+    # x and y as one complex number: numpy is slow along an axis of two.
+    pairs = np.asarray(position, np.float64, order="C").view(np.complex128)
+    difference: np.ndarray = (pairs - complex(origin[0], origin[1])).view(np.float64)
+    return difference
 
 
 def wrap(angle: Array) -> Array:

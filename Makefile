@@ -33,9 +33,8 @@ demo: .venv/demo
 quick: .venv/dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(QUICK)
 
-# Three processes on two cores: some tests wait for other processes.
 test: .venv/dev
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -512,7 +512,7 @@ class Agents(NamedTuple):
         """The scene of these agents, with a map in the city frame.
 
         `name` is scene id, source, split and city; `clock` the period in seconds, H and F; `center`
-        float64 [2], metres in the city frame, is near the origin of the scene.
+        float64 [2], metres in the city frame, becomes the origin, rounded to metres.
         """
         origin = scene_origin(center)
         polylines: dict[str, Any] = {}

@@ -40,7 +40,7 @@ from trajformer.models.wayformer import LatentConfig
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.models import CHECKS, LOSS_CHECKS, build_random, with_loss
-from trajformer.testing.training_checks import BFLOAT16_ROUNDING, check_float16
+from trajformer.testing.training_checks import BFLOAT16_ROUNDING
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
@@ -56,19 +56,8 @@ def small_model(name: str) -> Forecaster:
     return shallow(name)
 
 
-def contract_cases() -> list[Any]:
-    """All checks of all models; the slow one in float16 for one model of each class."""
-    cases = []
-    seen: set[type] = set()
-    for name, config in MODEL_CONFIGS.items():
-        for check in CHECKS:
-            if check is not check_float16 or type(config) not in seen:
-                cases.append(pytest.param(name, check, id=f"{name}-{check.__name__}"))
-        seen.add(type(config))
-    return cases
-
-
-@pytest.mark.parametrize(("name", "check"), contract_cases())
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", MODEL_CONFIGS)
 def test_contract(
     name: str, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch
 ) -> None:

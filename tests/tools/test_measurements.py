@@ -81,7 +81,7 @@ for name in ("av2", "jsonargparse", "tensorboard", "ray", "sentencepiece", "pyco
     sys.modules[name] = None
 import gpu_report
 from dataclasses import replace
-models = ("constant_velocity", "mmtransformer")
+models = ("constant_velocity", "mmtransformer", "agentformer_sampler")
 sizes = {"scenes": 4, "batch": 2, "latency": (1,), "repeats": 1, "matrix": 64, "workers": (0,)}
 gpu_report.SMALL = replace(gpu_report.SMALL, models=models, **sizes)
 gpu_report.main()
@@ -96,18 +96,19 @@ def test_all_tables_are_measured_without_optional_packages(tmp_path: Path) -> No
     assert list(tables) == list(gpu_report.TABLES)
     assert done.stdout.count("\n| --- |") == len(tables)
     names = {title: [row["model"] for row in rows] for title, rows in tables.items()}
+    models = ["mmtransformer", "agentformer_sampler"]
     assert names == {
-        "Parity with the CPU": ["constant_velocity", "mmtransformer"],
-        "Training": ["mmtransformer"] * 2,
-        "Latency": ["constant_velocity", "mmtransformer"],
-        "Kernels of a training step in bf16": ["mmtransformer"],
+        "Parity with the CPU": ["constant_velocity", *models],
+        "Training": ["mmtransformer"] * 2 + ["agentformer_sampler"] * 2,
+        "Latency": ["constant_velocity", *models],
+        "Kernels of a training step in bf16": models,
         "Training steps of reference tasks": ["detection"] * 2 + ["translation"] * 2,
         "From the store to the device": ["mmtransformer"],
     }
     assert all(row["equal"] == "yes" for row in tables["Parity with the CPU"])
     cells = [value for rows in tables.values() for row in rows for value in row.values()]
     numbers = [value for value in cells if isinstance(value, float)]
-    assert len(numbers) > 25
+    assert len(numbers) > 40
     assert min(numbers) >= 0.0
 
 

@@ -171,7 +171,7 @@ def _steps(timestep: np.ndarray, path: Path) -> tuple[np.ndarray, int]:
 def _center(
     agent_id: list[str], role: np.ndarray, valid: np.ndarray, path: Path
 ) -> tuple[int, int]:
-    """Agent and step of the position that becomes the origin of the scene.
+    """Agent and step of the position around which the scene lies.
 
     It is the last observed position of the focal agent, else of the ego vehicle, else of the first
     agent. SceneError if no agent has an observed step.

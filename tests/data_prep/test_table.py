@@ -355,6 +355,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
         lambda t: t.drop(columns="track_id"),
         "track_id: no such column; its columns are step, x, y",
     ),
+    "unprintable name": (
+        lambda t: t.rename(columns={"track_id": 240 * "\0"}),
+        r"track_id: no such column; its columns are \x00",
+    ),
     "no clock": (
         lambda t: t.drop(columns="step"),
         "step (nor timestamp): no such column; its columns are",

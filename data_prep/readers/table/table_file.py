@@ -136,7 +136,7 @@ class _Selection(NamedTuple):
         if not set(TIME) & set(names):
             missing.append("step (nor timestamp)")
         if missing:
-            known = one_line(", ".join(column.strip() for column in columns[:20]))
+            known = one_line(", ".join(column.strip() for column in columns[:20]), 300)
             raise SceneError(f"{self.path}: {missing[0]}: no such column; its columns are {known}")
         return [column for column in columns if self.name(column) in self.requested]
 

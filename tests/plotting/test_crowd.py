@@ -15,9 +15,9 @@ from trajformer.plotting.colors import agent_colors
 from trajformer.plotting.crowd import draw_crowd, draw_density, is_crowd
 from trajformer.plotting.forecasts import match_forecasts
 from trajformer.plotting.scene import plot_scene
-from trajformer.plotting.style import AGENT_COLORS
+from trajformer.plotting.style import AGENT_COLORS, SCALE
 from trajformer.plotting.view import choose_view
-from trajformer.scenes.scene import AgentKind, AgentRole, Scene
+from trajformer.scenes.scene import UNITS, AgentKind, AgentRole, Scene
 
 MODES = 20
 
@@ -168,9 +168,13 @@ def test_the_density_counts_each_forecast_as_one_person(scene: Scene) -> None:
     assert float(density.ticks()[-1]) == pytest.approx(density.values.max(), rel=0.06)
 
 
-def test_the_density_covers_the_axes_with_square_cells_and_keeps_the_limits(scene: Scene) -> None:
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_density_covers_the_axes_with_square_cells_and_keeps_the_limits(
+    scene: Scene, unit: str
+) -> None:
+    scene = replace(scene, unit=unit)
     forecasts = match_forecasts(scene, random_walks(scene))
-    ax = choose_view(scene, forecasts).apply(empty_axes())
+    ax = choose_view(scene, forecasts).apply(empty_axes(), unit)
     x_limits = ax.get_xlim()
     y_limits = ax.get_ylim()
     assert draw_density(ax, scene, forecasts) is ax
@@ -180,10 +184,10 @@ def test_the_density_covers_the_axes_with_square_cells_and_keeps_the_limits(scen
     density = density_of(ax)
     rows, columns = density.values.shape
     cell = (density.right - density.left) / columns
-    assert cell <= 0.11
+    assert cell <= 0.11 * SCALE[unit]
     assert (density.top - density.bottom) / rows == pytest.approx(cell)
     assert density.left == pytest.approx(x_limits[0])
-    assert density.bottom == pytest.approx(y_limits[0])
+    assert density.bottom == pytest.approx(min(y_limits))
     assert density.right == pytest.approx(x_limits[1], abs=cell)
 
 

@@ -257,6 +257,13 @@ def test_a_picture_has_a_path_for_each_mode_and_recorded_future() -> None:
     assert picture.count('class="file-1 mode"') == len(forecasts[0].probability)
     assert picture.count('class="truth"') == len(forecasts)
     assert "nan" not in picture
+    ends = {}
+    for unit in (METRES, PIXELS):
+        picture = scene_picture(replace(make_scene(with_map=False), unit=unit), [forecasts], "a")
+        ends[unit] = re.findall(r'cy="([\d.]+)" r="3" class="truth-end"', picture)
+    assert len(ends[METRES]) == len(forecasts) > 1
+    order = np.argsort(np.array(ends[METRES], float))
+    assert np.argsort(np.array(ends[PIXELS], float)).tolist() == order[::-1].tolist()
     empty = scene_picture(make_scene(with_map=False, with_future=False), [[]], "no forecast")
     assert "mode" not in empty
 

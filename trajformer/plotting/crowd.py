@@ -93,7 +93,8 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     if not forecasts:
         return ax
     left, right = ax.get_xlim()
-    bottom, top = ax.get_ylim()
+    limits = ax.get_ylim()
+    bottom, top = sorted(limits)  # y points down in a video
     smallest = _CELL_M * style.SCALE[scene.unit]
     cell = max(smallest, (right - left) / _MAX_CELLS, (top - bottom) / _MAX_CELLS)
     half = cell / 2
@@ -110,7 +111,7 @@ def draw_density(ax: Axes, scene: Scene, forecasts: Sequence[AgentForecast]) -> 
     image.set(interpolation="bilinear", gid="density", zorder=style.Z_TRAIL - 0.5)
     ax.set_aspect("equal", adjustable="box")
     _draw_scale(ax, scene, image, largest)
-    ax.set(xlim=(left, right), ylim=(bottom, top))
+    ax.set(xlim=(left, right), ylim=limits)
     return ax
 
 

@@ -78,7 +78,7 @@ def add_legend(ax: Axes, kinds: Mapping[str, str] | None = None) -> Axes:
 
 def _visible_entries(ax: Axes) -> dict[str, Artist]:
     """The first artist of each label that is inside the limits."""
-    view = Bbox(np.transpose([ax.get_xlim(), ax.get_ylim()]))
+    view = Bbox(np.transpose([ax.get_xlim(), sorted(ax.get_ylim())]))
     entries: dict[str, Artist] = {}
     artist: Any
     for artist, name in zip(*ax.get_legend_handles_labels(), strict=True):

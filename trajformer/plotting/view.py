@@ -9,7 +9,7 @@ from matplotlib.ticker import Formatter, MaxNLocator, MultipleLocator
 
 from trajformer.plotting import style
 from trajformer.plotting.forecasts import AgentForecast
-from trajformer.scenes.scene import METRES, AgentKind, AgentRole, Scene
+from trajformer.scenes.scene import METRES, PIXELS, AgentKind, AgentRole, Scene
 
 MARGIN_M = 5.0
 MARGIN_FRACTION = 0.05  # of the extent
@@ -37,11 +37,15 @@ class View:
         """Set limits, equal aspect, equal ticks on both axes and their labels with the unit.
 
         Data coordinates are relative to `origin` [2]; ticks show coordinates of the recording.
+        Pixels are those of a video, so their y points down.
         """
         x, y = self.center
         ax.set_aspect("equal", adjustable="box")
         ax.set_xlim(x - self.half, x + self.half)
-        ax.set_ylim(y - self.half, y + self.half)
+        bottom, top = y - self.half, y + self.half
+        if unit == PIXELS:
+            bottom, top = top, bottom
+        ax.set_ylim(bottom, top)
         center = self.center + np.asarray(origin)
         digits = len(str(int(np.abs(center).max())))
         count = 4 if digits > _WIDE_LABEL else 6

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from support.attention import random_attention
 from support.browser import View
@@ -13,7 +15,7 @@ from support.scenes import make_scene
 from trajformer.evaluation.forecast_file import TrackForecast
 from trajformer.plotting.page.build import write_page
 from trajformer.plotting.page.encode import encode_scene
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import METRES, PIXELS, Scene
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 
@@ -106,6 +108,30 @@ def test_a_click_selects_the_agent_under_the_pointer(view: View, file: Path) -> 
     view.page.locator("#canvas").click()
     assert view.text(".agent-id") == "AV"
     assert view.page.evaluate("location.hash") == "#s2/AV"
+
+
+@pytest.mark.parametrize(("unit", "direction"), [(METRES, -1), (PIXELS, 1)])
+def test_y_points_up_in_metres_and_down_in_pixels(
+    view: View, tmp_path: Path, unit: str, direction: int
+) -> None:
+    times = np.arange(20) * 0.1
+    tracks = [
+        pd.DataFrame({"object_id": name, "timestamp": times, "x": 0.0, "y": y})
+        for name, y in (("first", 0.0), ("second", 20.0))
+    ]
+    scene = replace(Scene.from_tracks(pd.concat(tracks)), unit=unit)
+    write_page(tmp_path / "page.html", [encode_scene(scene, [])], [], "scenes")
+    view.open(tmp_path / "page.html", f"#{scene.scene_id}/first")
+    view.press("l")
+    box = view.page.locator("#canvas").bounding_box()
+    middle_x, middle_y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    found = set()
+    for away in range(10, int(box["height"] / 2) - 60, 5):
+        for sign in (-1, 1):
+            view.page.mouse.click(middle_x, middle_y + sign * away)
+            if "second" in view.text("#agent"):
+                found.add(sign)
+    assert found == {direction}
 
 
 def test_scenes_are_sorted_by_error_and_filtered(view: View, file: Path) -> None:

@@ -16,7 +16,7 @@ from trajformer.plotting.recorded import agent_sizes, groups, last_poses, shapes
 from trajformer.plotting.report.charts import ticks
 from trajformer.plotting.report.markup import Markup, dashes, element, line, svg
 from trajformer.plotting.view import View, choose_view
-from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
+from trajformer.scenes.scene import PIXELS, AgentKind, PolylineKind, Scene
 
 SIDE = 300.0  # units of the picture
 _MIN_WIDTH = 3.5  # units, of a drawn agent
@@ -37,14 +37,16 @@ _AREAS = (PolylineKind.DRIVABLE_AREA, PolylineKind.CROSSWALK)
 class _Window:
     """Converts metres relative to the origin of a scene to units of the picture."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, unit: str) -> None:
         self.view = view
+        # y points up in a scene in metres, but down in pictures and in videos, that is, in pixels
+        self.signs = np.array([1.0, 1.0 if unit == PIXELS else -1.0])
         self.scale = SIDE / (2 * view.half)
 
     def place(self, points: np.ndarray) -> np.ndarray:
-        """Units [..., 2] of metres [..., 2]; y is up in a scene and down in a picture."""
+        """Units [..., 2] of the picture from positions [..., 2] of the scene."""
         moved = (np.asarray(points, np.float64) - self.view.center) * self.scale
-        flipped = moved * np.array([1.0, -1.0]) + SIDE / 2
+        flipped = moved * self.signs + SIDE / 2
         return np.clip(flipped, -_FAR, _FAR)
 
     def shows(self, points: np.ndarray) -> bool:
@@ -62,7 +64,7 @@ def scene_picture(scene: Scene, files: Sequence[Sequence[TrackForecast]], label:
     """
     matched = [match_forecasts(scene, forecasts) for forecasts in files]
     all_forecasts = [forecast for of_file in matched for forecast in of_file]
-    window = _Window(choose_view(scene, all_forecasts))
+    window = _Window(choose_view(scene, all_forecasts), scene.unit)
     targets = sorted({forecast.agent for forecast in all_forecasts})
     parts = [*_map(scene, window), *_agents(scene, window, targets)]
     for number, of_file in enumerate(matched):

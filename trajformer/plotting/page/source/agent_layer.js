@@ -19,7 +19,7 @@ function addShape(path, fronts, agent, pose, camera) {
     return;
   }
   const cos = Math.cos(pose.heading);
-  const sin = -Math.sin(pose.heading);
+  const sin = -camera.up * Math.sin(pose.heading);
   const corner = (along, across) =>
     [x + along * length * cos - across * width * sin, y + along * length * sin + across * width * cos];
   path.moveTo(...corner(1, 1));

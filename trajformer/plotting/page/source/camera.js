@@ -8,6 +8,7 @@ export class Camera {
     this.x = 0;
     this.y = 0;
     this.scale = 8;
+    this.up = 1; // -1: y of the scene points down, as in a video
     this.width = 1;
     this.height = 1;
   }
@@ -17,24 +18,24 @@ export class Camera {
     this.height = height;
   }
 
-  /** Position on the canvas in CSS pixels; y of the scene points up. */
+  /** Position on the canvas in CSS pixels. */
   toScreen(x, y) {
     return [
       this.width / 2 + (x - this.x) * this.scale,
-      this.height / 2 - (y - this.y) * this.scale,
+      this.height / 2 - this.up * (y - this.y) * this.scale,
     ];
   }
 
   toScene(screenX, screenY) {
     return [
       this.x + (screenX - this.width / 2) / this.scale,
-      this.y - (screenY - this.height / 2) / this.scale,
+      this.y - (this.up * (screenY - this.height / 2)) / this.scale,
     ];
   }
 
   panBy(pixelsX, pixelsY) {
     this.x -= pixelsX / this.scale;
-    this.y += pixelsY / this.scale;
+    this.y += (this.up * pixelsY) / this.scale;
   }
 
   /** Zoom so that the point under the pointer stays in its place. */

@@ -74,7 +74,7 @@ export function drawModeStates(context, scene, camera, palette, modes, time, sel
     const [x, y] = camera.toScreen(pose.x, pose.y);
     context.globalAlpha = Math.max(one.alpha, 0.5);
     if (!atEnd && one.agent.index === selected && one.agent.kind !== 2) {
-      outline(context, one, pose, x, y, camera.scale);
+      outline(context, one, pose, x, y, camera);
       continue;
     }
     context.beginPath();
@@ -91,12 +91,12 @@ export function drawModeStates(context, scene, camera, palette, modes, time, sel
   context.globalAlpha = 1;
 }
 
-function outline(context, one, pose, x, y, scale) {
-  const length = Math.max(one.agent.length * scale, 6);
-  const width = Math.max(one.agent.width * scale, 4);
+function outline(context, one, pose, x, y, camera) {
+  const length = Math.max(one.agent.length * camera.scale, 6);
+  const width = Math.max(one.agent.width * camera.scale, 4);
   context.save();
   context.translate(x, y);
-  context.rotate(-pose.heading);
+  context.rotate(-camera.up * pose.heading);
   context.strokeStyle = one.color;
   context.lineWidth = 1.6;
   context.strokeRect(-length / 2, -width / 2, length, width);

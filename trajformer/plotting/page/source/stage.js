@@ -95,6 +95,7 @@ export class Stage {
 
   load(scene) {
     this.scene = scene;
+    this.camera.up = scene.unit === "px" ? -1 : 1;
     this.paths = buildMap(scene);
     this.map.key = "";
   }
@@ -192,13 +193,13 @@ export class Stage {
     const layers = JSON.stringify(view.layers);
     const key = [camera.scale, layers, palette.paper, camera.width, camera.height].join();
     const shiftX = map.x === undefined ? 0 : (map.x - camera.x) * camera.scale;
-    const shiftY = map.y === undefined ? 0 : (camera.y - map.y) * camera.scale;
+    const shiftY = map.y === undefined ? 0 : camera.up * (camera.y - map.y) * camera.scale;
     if (key !== map.key || Math.abs(shiftX) > MAP_MARGIN || Math.abs(shiftY) > MAP_MARGIN) {
       this.redrawMap(view, palette);
       map.key = key;
     }
     const x = Math.round(((map.x - camera.x) * camera.scale - MAP_MARGIN) * ratio);
-    const y = Math.round(((camera.y - map.y) * camera.scale - MAP_MARGIN) * ratio);
+    const y = Math.round((camera.up * (camera.y - map.y) * camera.scale - MAP_MARGIN) * ratio);
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.drawImage(map.canvas, x, y);
   }
@@ -215,7 +216,8 @@ export class Stage {
     const scale = camera.scale * ratio;
     const centerX = map.canvas.width / 2;
     const centerY = map.canvas.height / 2;
-    pen.setTransform(scale, 0, 0, -scale, centerX - camera.x * scale, centerY + camera.y * scale);
+    const scaleY = -camera.up * scale;
+    pen.setTransform(scale, 0, 0, scaleY, centerX - camera.x * scale, centerY - camera.y * scaleY);
     drawMap(pen, this.paths, palette, camera.scale, view.layers);
   }
 

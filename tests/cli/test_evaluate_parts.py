@@ -1,4 +1,4 @@
-"""`evaluate` and `predict` in parts: the same result for any number of processes, and by Ray."""
+"""`evaluate` and `predict` in parts: the same result for any number of processes."""
 
 import json
 from pathlib import Path
@@ -52,22 +52,6 @@ def test_metrics_are_the_same_for_any_number_of_processes(
     assert expected.metrics["num_agents"] == metrics["num_agents"] > 280
     for name in ("minADE6", "minFDE6", "MR6", "p99_jerk", "recorded_p99_acceleration"):
         assert metrics[name] == pytest.approx(expected.metrics[name], rel=1e-12)
-
-
-def test_ray_makes_the_same_files(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ray", reason="the extra ray is not installed")
-    monkeypatch.chdir(store.parent)  # paths are relative to this folder, not to that of Ray
-    results = []
-    options = {"local": ("--workers", 1), "ray": ("--cluster", "ray", "--workers", 2)}
-    for name, more in options.items():
-        out = tmp_path / f"{name}.parquet"
-        words = ["predict", *MODEL, "--store", store.name, "--out", out]
-        assert run(*words, *more) == 0
-        metrics = files_of(Path(store.name), tmp_path / name, *more)
-        results.append([out.read_bytes(), *metrics])
-    assert results[0] == results[1]
 
 
 def test_options_that_do_not_fit_are_refused(

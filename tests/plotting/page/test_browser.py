@@ -126,7 +126,7 @@ def test_y_points_up_in_metres_and_down_in_pixels(
     box = view.page.locator("#canvas").bounding_box()
     middle_x, middle_y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     found = set()
-    for away in range(10, int(box["height"] / 2) - 60, 5):
+    for away in range(20, int(box["height"] / 2) - 60, 20):
         for sign in (-1, 1):
             view.page.mouse.click(middle_x, middle_y + sign * away)
             if "second" in view.text("#agent"):

@@ -1,4 +1,4 @@
-"""Preparing on a Ray cluster: the bytes of one machine, lost workers, and errors for the user."""
+"""A Ray cluster: the results of one machine, lost workers, and errors for the user."""
 
 import os
 import socket
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from support import fixtures
+from support.cli import run
 from support.odd_readers import Odd, odd_folder, reads
 from support.prepared import content, preprocess_words
 from support.processes import ROOT, run_python
+from support.scenes import make_scene
 
 from data_prep.engine.options import PrepareOptions
 from data_prep.engine.prepare import prepare
@@ -20,6 +22,8 @@ from data_prep.engine.ray_runner import OBJECT_STORE_BYTES
 from data_prep.engine.tasks import KILLED
 from data_prep.readers.argoverse1 import Argoverse1
 from trajformer.errors import SceneError, TrajformerError
+from trajformer.scenes.manifest import write_manifest
+from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
 ray: Any = pytest.importorskip("ray")
 LOCAL = PrepareOptions(shard_size=3, workers=2, timeout_s=2.0, progress=False)
@@ -80,6 +84,27 @@ def test_the_command_finds_or_starts_a_cluster(cluster: str, tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
         assert "train: 5 scenes" in done.stdout
         assert content(tmp_path / name) == content(tmp_path / "local")
+
+
+def test_forecasts_and_scores_are_those_of_one_process(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = []
+    for number in range(260):  # a whole part, and a second one of a few scenes
+        scenes.append(make_scene(4, 4, 5, seed=number % 7, scene_id=f"s{number}"))
+    path = shard_path(tmp_path / "store", "val", 0)
+    write_shard(path, scenes, ShardInfo("synthetic", "val"))
+    write_manifest(tmp_path / "store")
+    monkeypatch.chdir(tmp_path)  # paths are relative to this folder, not to that of Ray
+    model = ("--model", "constant_velocity", "--accelerator", "cpu", "--store", "store")
+    options = {"local": ("--workers", 1), "ray": ("--cluster", "ray", "--workers", 2)}
+    for name, more in options.items():
+        assert run("predict", *model, "--out", f"{name}.parquet", *more) == 0
+        files = ("--json", f"{name}.json", "--csv", f"{name}.csv")
+        one = ("--workers", 1)  # an actor starts in seconds
+        assert run("evaluate", *model, "--details", "dynamics", *files, *more, *one) == 0
+    for suffix in ("parquet", "json", "csv"):
+        assert Path(f"local.{suffix}").read_bytes() == Path(f"ray.{suffix}").read_bytes()
 
 
 def test_a_missing_cluster_is_an_error_of_one_line(tmp_path: Path) -> None:

@@ -301,8 +301,8 @@ def test_invalid_text_files_are_rejected(tmp_path: Path) -> None:
         read_pairs(tmp_path, "train", "de", "en")
     (tmp_path / "cut.gz").write_bytes(b"\x1f\x8b\x08\x00cut")
     (tmp_path / "latin").write_bytes("größer".encode("latin-1"))
-    for name in ("cut.gz", "latin"):
-        with pytest.raises(TrajformerError, match=f"{name}: not UTF-8 text"):
+    for name, reason in {"cut.gz": "cannot be read: a dam", "latin": "not UTF-8 text"}.items():
+        with pytest.raises(TrajformerError, match=f"{name}: {reason}"):
             read_lines(tmp_path / name)
 
 

@@ -85,13 +85,13 @@ def check_parquet(path: Path, metadata: Any, row_bytes: int = 0, value_bytes: in
 
 
 def read_gzip(path: Path) -> bytes:
-    """The content of a gzip file (OSError or ValueError: damaged, or as `check_unpacked`)."""
+    """The content of a gzip file (OSError: damaged; ValueError as `check_unpacked`)."""
     limit = check_unpacked(path)
     try:
         with gzip.open(path) as file:
             data = file.read(limit + 1)
     except (EOFError, zlib.error) as error:
-        raise ValueError(f"a damaged gzip file: {error}") from error
+        raise gzip.BadGzipFile(f"a damaged gzip file: {error}") from error
     check_unpacked(path, len(data))
     return data
 

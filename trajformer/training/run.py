@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from trajformer.errors import UNREADABLE, Terminated, TrajformerError, one_line
+from trajformer.errors import UNREADABLE, Terminated, TrajformerError, escape, one_line
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import Recipe
 from trajformer.recipes.resume import check_resume, damaged_state
@@ -75,6 +75,7 @@ def train(
         raise TrajformerError("trainer.accelerator: gpu, but there is no CUDA device here")
     nodes = num_nodes(config.trainer.devices)
     out = Path(out)
+    _require_utf8(out)
     first_process = getattr(rank_zero_only, "rank", 0) == 0
     last = _last_checkpoint(out, resume)
     _quiet()
@@ -119,6 +120,14 @@ def train(
             advice = f"raise trainer.epochs or trainer.steps, or use {LAST}"
             raise TrajformerError(f"{out / BEST}: {reason}; {advice}")
     return out / BEST
+
+
+def _require_utf8(out: Path) -> None:
+    try:
+        str(out).encode()
+    except UnicodeEncodeError as error:
+        problem = "its name is not UTF-8, which TensorBoard needs; give another --out"
+        raise TrajformerError(f"{escape(str(out))}: {problem}") from error
 
 
 def num_nodes(devices: int) -> int:
@@ -351,6 +360,8 @@ def _read(path: Path, step: int) -> tuple[list[str], list[dict[str, str]]]:
     with reading(path, content), path.open(newline="", encoding="utf-8") as file:
         table = csv.DictReader(file)
         names = list(table.fieldnames or [])
+        if names and "step" not in names:
+            raise ValueError("no column 'step'")
         # A line that a kill cut off has missing values, or a value without a column.
         complete = [row for row in table if None not in row and None not in row.values()]
         return names, [row for row in complete if int(row["step"]) < step]

@@ -145,6 +145,11 @@ def test_the_example_of_the_guide_runs(
     assert distance.min(1).max() < 0.1, "cars keep to the lanes"
 
 
+def test_pages_that_everybody_reads_stay_short() -> None:
+    assert len(GUIDE.split()) < 1500
+    assert len((ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").split()) < 900
+
+
 def test_the_guide_names_every_column_word_and_option() -> None:
     table = section(GUIDE, "The table")
     kinds = [kind.name.lower() for kind in AgentKind]

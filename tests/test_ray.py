@@ -101,8 +101,7 @@ def test_forecasts_and_scores_are_those_of_one_process(
     for name, more in options.items():
         assert run("predict", *model, "--out", f"{name}.parquet", *more) == 0
         files = ("--json", f"{name}.json", "--csv", f"{name}.csv")
-        one = ("--workers", 1)  # an actor starts in seconds
-        assert run("evaluate", *model, "--details", "dynamics", *files, *more, *one) == 0
+        assert run("evaluate", *model, "--details", "dynamics", *files, *more) == 0
     for suffix in ("parquet", "json", "csv"):
         assert Path(f"local.{suffix}").read_bytes() == Path(f"ray.{suffix}").read_bytes()
 

@@ -17,7 +17,7 @@ from trajformer.scenes.resample import resample_store
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 from trajformer.scenes.store import SceneStore
 
-CHANGES = 500
+CHANGES = 1000
 SHARDS = 12
 FIRST = 2  # scenes of a shard when it is first written
 FULL = 5  # scenes of a shard when it is complete

@@ -113,5 +113,5 @@ def _as_arrays(state: Any) -> Any:
 
 def _as_tensors(state: Any) -> Any:
     if isinstance(state, list):
-        return [torch.from_numpy(array) for array in state]
-    return torch.from_numpy(np.array(state))  # a copy: pickled arrays cannot be written to
+        return [_as_tensors(array) for array in state]
+    return torch.from_numpy(np.array(state))  # a copy: arrays of other processes are read-only

@@ -179,7 +179,9 @@ class LossInLoops:
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"nested": 2}, {"joint": True}], ids=["marginal", "nested", "joint"]
+    "change",
+    [{}, {"nested": 2}, {"joint": True}, {"median_query": False}],
+    ids=["marginal", "nested", "joint", "median without query"],
 )
 def test_the_loss_is_that_of_the_best_proposal_and_the_median(
     batch: SceneBatch, change: dict[str, Any]
@@ -198,6 +200,16 @@ def test_the_loss_is_that_of_the_best_proposal_and_the_median(
     expected = LossInLoops(proposals, partial, change.get("nested", 0)).mean()
     actual = terms["proposal"] + terms["path"] + 0.3 * terms["score"]
     assert float(actual) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_median_without_a_query_comes_from_the_token_of_its_target(batch: SceneBatch) -> None:
+    model = build_random(replace(SE2FORMER, median_query=False))
+    assert len(model.modes) == model.config.modes
+    before = model.propose(batch.observation)
+    torch.nn.init.zeros_(model.modes)
+    after = model.propose(batch.observation)
+    assert not torch.equal(before.modes, after.modes)
+    assert torch.equal(before.median, after.median)
 
 
 def test_only_the_temperature_learns_from_the_calibration(batch: SceneBatch) -> None:

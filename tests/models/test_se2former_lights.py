@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from support.models import SE2FORMER
 from support.scenes import make_scene
 
 from trajformer.data.batch import Observation, collate
@@ -73,4 +74,4 @@ def test_unknown_sizes_and_lights_are_marked() -> None:
 
 
 def test_the_model_contract_holds_with_lights_and_sizes() -> None:
-    check_model(SE2FormerConfig(**SMALL, lights=True, sizes=True))
+    check_model(replace(SE2FORMER, lights=True, sizes=True))

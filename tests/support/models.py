@@ -106,6 +106,7 @@ MODEL_CONFIGS: dict[str, Any] = {
     "mmtransformer": MMTRANSFORMER,
     "se2former": SE2FORMER,
     "se2former-joint": replace(SE2FORMER, joint=True),
+    "se2former-median-without-query": replace(SE2FORMER, median_query=False),
     "mmtransformer-neighbor-map": replace(MMTRANSFORMER, neighbor_map=True, max_polylines=40),
     "mmtransformer-3-steps": replace(MMTRANSFORMER, steps_per_token=3),
     "mmtransformer-9-proposals": replace(MMTRANSFORMER, proposals=9, neighbor_map=True),

@@ -6,9 +6,10 @@ encoding of the map can be reused while the map stays the same.
 
 1. `encode_map`: pieces of lanes attend to each other. Their features are in `features.py`.
 2. `encode_agents`: agents attend to lanes and agents.
-3. `decode`: K + 1 queries per target, in its frame, attend to agents and lanes and propose a path
+3. `decode`: K queries per target, in its frame, attend to agents and lanes and propose a path
    (`paths.py`). Then every query moves to the end of its path, attends again from there, and
-   corrects the path. The last path is the median of the target.
+   corrects the path. The last path is the median of the target; it has a query, too, or comes
+   straight from the token of the target (`median_query`).
 4. `forecast`: the best single forecast becomes the most probable mode, and probabilities are
    calibrated (`single_forecast.py`). Joint futures of all targets are chosen among the modes
    (`worlds.py`).
@@ -99,6 +100,8 @@ class SE2FormerConfig(
         block: shape of all blocks.
         attention: sizes of a head of the pose attention.
         map_layers, agent_layers, decoder_layers: number of blocks.
+        median_query: the median path has a query of its own; without one it is faster, and less
+            accurate for long horizons.
         components: C, smooth components per axis.
         worlds: W, number of joint futures (`WorldForecast.joint_futures`); with `joint` it is K.
         nested: number of first modes that are also trained as a separate forecast and are more
@@ -119,6 +122,7 @@ class SE2FormerConfig(
     map_layers: int = 1
     agent_layers: int = 2
     decoder_layers: int = 2
+    median_query: bool = True
     components: int = 8
     worlds: int = 6
     nested: int = 0
@@ -248,13 +252,17 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         self.agent_layers = nn.ModuleList(make_block() for _ in range(config.agent_layers))
         self.agent_keys = nn.ModuleList(make_keys() for _ in range(config.agent_layers))
 
+        # With a query of the median, it is the last one.
+        num_queries = config.modes + config.median_query
+        self.modes = nn.Parameter(torch.randn(num_queries, width) * 0.5)
         self.decoder_layers = nn.ModuleList(
             make_block(modes=True) for _ in range(config.decoder_layers)
         )
-        self.refine_layer = make_block(modes=True)
         self.decoder_keys = make_keys()
-        # The last query is that of the median.
-        self.modes = nn.Parameter(torch.randn(config.modes + 1, width) * 0.5)
+        self.refine_layer = make_block(modes=True)
+        self.median: PathHead | None = None
+        if not config.median_query:
+            self.median = PathHead(width, 2 * config.components)
         self.proposal = PathHead(width, 2 * config.components)
         self.embed_path = nn.Linear(2 * _PATH_POINTS, width)
 
@@ -300,7 +308,7 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
     def attention_layers(self, observation: Observation) -> Sequence[TargetAttention]:
         """The layers of agents and decoder; the refinement attends from the ends of paths.
 
-        The shares of a decoder layer are the mean over the K + 1 queries of a target.
+        The shares of a decoder layer are the mean over the queries of a target.
         """
         targets = observation.num_targets
         num_pieces = observation.polyline_mask.shape[1]
@@ -384,7 +392,8 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         surroundings = Surroundings(memory, mask)
 
         # Queries attend from the pose of their target.
-        x = agents.token[:, :targets, None] + self.modes  # [B, S, K + 1, D]
+        token = agents.token[:, :targets, None]
+        x = token + self.modes  # [B, S, Q, D]
         start = frames.map(lambda part: part.repeat_interleave(len(self.modes), 1))
         for layer in self.decoder_layers:
             x = layer(x, start, memory, mask)
@@ -394,15 +403,20 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         # Components count for every mode. For the median they count as far as the agent moves, so
         # that the median of an agent at rest is rest.
         base, motion_scale = base_path(observation, agents.motion, self.mean)
-        mode_gain = torch.ones_like(motion_scale).expand(-1, -1, self.config.modes, -1, -1)
-        gain = torch.cat([mode_gain, motion_scale], 2)  # [B, S, K + 1, 1, 1]
+        gain = torch.ones_like(motion_scale).expand(-1, -1, self.config.modes, -1, -1)
+        if self.median is None:
+            gain = torch.cat([gain, motion_scale], 2)  # [B, S, Q, 1, 1]
         proposed = base + gain * sum_components(self.proposal(x), self.basis)
 
         fixed = proposed.detach()
         x, correction = self._correct(x, fixed, frames, surroundings, observation.target_mask)
         refined = fixed + gain * correction
 
-        feature = x[:, :, :-1]
+        if self.median is not None:
+            median = base + motion_scale * sum_components(self.median(token), self.basis)
+            proposed = torch.cat([proposed, median], 2)
+            refined = torch.cat([refined, median], 2)
+        feature = x[:, :, : self.config.modes]
         scored = world_features(observation, feature) if self.joint else feature
         logit = self.score(scored)[..., 0]
         return PathProposals(proposed, refined, logit, motion_scale, feature, frames)

@@ -44,7 +44,7 @@ class PathProposals:
     """
 
     proposed: Tensor  # [B, S, K + 1, F, 2], metres, before the refinement; the last is the median
-    refined: Tensor  # [B, S, K + 1, F, 2], after it
+    refined: Tensor  # [B, S, K + 1, F, 2], after it; a median without a query is not refined
     logit: Tensor  # [B, S, K], or [B, K] of joint modes, before division by the temperature
     motion_scale: Tensor  # [B, S, 1, 1, 1], 0 at rest to 1 in motion
     feature: Tensor  # [B, S, K, D] of modes, from which `WorldMixture` predicts joint futures

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from trajformer.core.memory import Memory
 from trajformer.core.multihead import recorded_weights
-from trajformer.core.pose import Frames, PoseAttention, PoseAttentionConfig, PoseKeys
+from trajformer.core.pose import MULTIPLES, Frames, PoseAttention, PoseAttentionConfig, PoseKeys
 from trajformer.errors import ConfigError
 
 WIDTH, HEADS = 32, 4
@@ -281,6 +281,34 @@ def test_geometry_stays_in_single_precision_under_autocast() -> None:
     torch.testing.assert_close(
         turned, result, atol=2e-2, rtol=2e-2
     )  # the output layer rounds to bfloat16
+
+
+def test_rounding_far_from_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The square of positions follows the first point; in other orders errors are larger."""
+    torch.manual_seed(0)
+    layer = Layer().requires_grad_(False)
+    nn.init.constant_(layer.attention.sharpness, 3.0)
+    tokens, pose = tokens_and_poses(200, torch.float32, reach_m=15.0)
+    pose[..., :2] += 250.0
+    exact = Layer().double().requires_grad_(False)
+    exact.load_state_dict(layer.state_dict())
+    expected = exact(tokens.double(), pose.double())
+
+    def error() -> float:
+        return float((layer(tokens, pose) - expected).square().mean().sqrt())
+
+    used = error()
+
+    def square_last(
+        content: Tensor, x: Tensor, y: Tensor, square: Tensor, _: PoseAttentionConfig
+    ) -> Tensor:
+        return torch.cat([content, x, y, square], -1)
+
+    monkeypatch.setattr("trajformer.core.pose._columns", square_last)
+    c = layer.attention.config
+    axis = [False] * (MULTIPLES * c.vectors) + [True] * c.points
+    layer.attention.is_point = torch.tensor([False] * c.content + axis + axis + [True])
+    assert used < 0.8 * error()
 
 
 def test_geometry_needs_no_matrix_product() -> None:

@@ -161,6 +161,18 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         lambda data: data + wire.write_double(1, 9.1),
         r"tracks\[0\]: 91 states for 92 timestamps",
     ),
+    "a number of 64 bits as a track": (
+        lambda data: data + wire.write_number(2, 2**64 - 1),
+        "field 2: wire type 0, expected a message",
+    ),
+    "a number of 64 bits as a light": (
+        lambda data: data + wire.write_number(7, 2**64 - 1),
+        "field 7: wire type 0, expected a message",
+    ),
+    "a number of 64 bits as a lane": (
+        lambda data: data + wire.write_number(8, 2**64 - 1),
+        "field 8: wire type 0, expected a message",
+    ),
     "another clock": (lambda data: without(data, 1) + clock(0.5), "0.5 s"),
     "a truncated message": (lambda data: data[:-1], "truncated"),
     "a track that does not exist": (

@@ -201,7 +201,7 @@ class PoseKeys(nn.Module):
         # A sum, not a matrix product, which may be computed in TF32 or bfloat16.
         squared = torch.addcmul(x * x, y, y)
         square = (squared * self.square_factor).sum(-1, keepdim=True)
-        key = torch.cat([content, x, y, square], -1)
+        key = _columns(content, x, y, square, c)
         value_parts = _to_common_frame(self.value(tokens), frames, c, self.heads, c.values, 0)
         value = torch.cat(value_parts, -1)
         return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)
@@ -223,10 +223,8 @@ class PoseAttention(RecordedLayer):
         self.query = nn.Linear(width, heads * c.side)
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
-        # A query is content, x of vectors and points, y of the same, and the factor of the square.
-        axis = [False] * (MULTIPLES * c.vectors) + [True] * c.points
-        is_point = [False] * c.content + axis + axis + [True]
-        self.register_buffer("is_point", torch.tensor(is_point), persistent=False)
+        is_point = torch.arange(c.side + 1) >= c.side - 2 * c.points
+        self.register_buffer("is_point", is_point, persistent=False)
         first, last = c.reach_m
         reach = torch.logspace(math.log10(first / c.scale_m), math.log10(last / c.scale_m), heads)
         gamma = 1 / (c.points * reach.square())
@@ -258,7 +256,7 @@ class PoseAttention(RecordedLayer):
         unit = c.padded**0.5
         gamma = unit * F.softplus(_precise(self.sharpness))[:, None]  # [heads, 1]
         gain = torch.where(self.is_point, gamma, unit * c.side**-0.5)
-        query = torch.cat([content, x, y, torch.ones_like(x[..., :1])], -1) * gain
+        query = _columns(content, x, y, torch.ones_like(x[..., :1]), c) * gain
         query = _heads_first(query, c)
         with torch.autocast(query.device.type, enabled=False):
             mean, has_keys = attend_memory(query, frames.position, memory, mask)
@@ -313,6 +311,21 @@ def _to_query_frame(
     squared = torch.addcmul(query_x * query_x, query_y, query_y)
     length = (squared + _EPSILON).sqrt() - _EPSILON**0.5
     return query_x, query_y, length
+
+
+def _columns(
+    content: Tensor, x: Tensor, y: Tensor, square: Tensor, config: PoseAttentionConfig
+) -> Tensor:
+    """The numbers of a query or key, in an order that keeps partial sums of a score small.
+
+    Far from the origin, products of points are large, and the square has the opposite sign. So it
+    follows the first point, and smaller numbers come first. Another order doubles the effect of
+    rounding on a forecast.
+    """
+    sizes = [x.shape[-1] - config.points, 1, config.points - 1]
+    vector_x, first_x, other_x = x.split_with_sizes(sizes, -1)
+    vector_y, first_y, other_y = y.split_with_sizes(sizes, -1)
+    return torch.cat([content, vector_x, vector_y, first_x, first_y, square, other_x, other_y], -1)
 
 
 def _heads_first(x: Tensor, config: PoseAttentionConfig) -> Tensor:

@@ -74,10 +74,11 @@ class Fields(NamedTuple):
 
 def spans(fields: Sequence[Field]) -> tuple[np.ndarray, np.ndarray]:
     """Start and end, int64 [n], of messages; WireError if one is none."""
+    # Numbers may be too large for an array, so they are refused before.
+    for field in fields:
+        if field[1] != BYTES:
+            read_span(field)
     table = np.fromiter(chain.from_iterable(fields), np.int64, 4 * len(fields)).reshape(-1, 4)
-    other = (table[:, 1] != BYTES).nonzero()[0]
-    if len(other):
-        read_span(fields[int(other[0])])
     return table[:, 2], table[:, 3]
 
 

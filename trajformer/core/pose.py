@@ -186,10 +186,6 @@ class PoseKeys(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.key = nn.Linear(width, heads * config.side)
         self.value = nn.Linear(width, heads * (config.values + 2 * config.points))
-        factors = [0.0] * (MULTIPLES * config.vectors) + [-0.5] * config.points
-        self.register_buffer("square_factor", torch.tensor(factors), persistent=False)
-
-    square_factor: Tensor  # [vectors and points], factors of their squares in a score
 
     def forward(self, tokens: Tensor, frames: Frames) -> Memory:
         """The memory of tokens [..., S, D]."""
@@ -198,10 +194,12 @@ class PoseKeys(nn.Module):
         content, x, y = _to_common_frame(
             self.key(tokens), frames, c, self.heads, c.content, c.vectors
         )
-        # A sum, not a matrix product, which may be computed in TF32 or bfloat16.
-        squared = torch.addcmul(x * x, y, y)
-        square = (squared * self.square_factor).sum(-1, keepdim=True)
-        key = _columns(content, x, y, square, c)
+        # A sum, not a matrix product, which may be computed in TF32 or bfloat16; in float64, since
+        # it is large far from the origin, and its rounding changes scores between near tokens.
+        point_x = x[..., -c.points :].double()
+        point_y = y[..., -c.points :].double()
+        squared = torch.addcmul(point_x * point_x, point_y, point_y).sum(-1, keepdim=True)
+        key = _columns(content, x, y, (-0.5 * squared).to(x.dtype), c)
         value_parts = _to_common_frame(self.value(tokens), frames, c, self.heads, c.values, 0)
         value = torch.cat(value_parts, -1)
         return Memory(_heads_first(key, c), _heads_first(value, c), frames.position)

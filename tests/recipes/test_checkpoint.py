@@ -64,7 +64,7 @@ def test_included_weights_have_the_properties_of_their_training_scenes(name: str
     model, recipe = load_checkpoint(f"{PRETRAINED}{name}")
     spec, roads = Predictor(model).trained_on, not name.startswith("crowd")
     clocks = {"argoverse1": (0.1, 20, 30), "simulated": (0.1, 50, 60), "nuscenes": (0.5, 4, 12)}
-    clock = clocks[name.partition("_")[2]] if roads else (0.4, 8, 12)
+    clock = clocks[name.split("_")[1]] if roads else (0.4, 8, 12)
     assert (spec.period_s, spec.num_history, spec.num_future) == clock
     assert (spec.split, spec.unit, spec.has_map) == (
         recipe.data.train_split,

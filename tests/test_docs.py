@@ -42,6 +42,15 @@ def test_relative_links_resolve(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path} has no heading #{anchor}"
 
 
+def test_the_guide_of_data_has_at_most_15_lines_for_each_data_set() -> None:
+    table, _, _ = (ROOT / "docs/data.md").read_text(encoding="utf-8").partition("## Commands")
+    sections = re.split(r"^### ", table, flags=re.MULTILINE)[1:]
+    assert len(sections) >= 9
+    for section in sections:
+        title, *lines = section.splitlines()
+        assert sum(bool(line.strip()) for line in lines) <= 15, title
+
+
 def defined_names(statement: ast.stmt) -> set[str]:
     """The names that a statement of a module or a class defines."""
     if isinstance(statement, ast.ClassDef | ast.FunctionDef):

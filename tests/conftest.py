@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,14 @@ from trajformer.scenes.scene import Scene
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Ray lowers the priority of its workers, so they would wait for the tests of the other process.
 os.environ.setdefault("RAY_worker_niceness", "0")
+
+# `nohup` and background jobs of a shell ignore signals that tests send.
+for number, action in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, action)
 
 # By default an example fails if it takes 200 ms.
 settings.register_profile("any machine", deadline=None)

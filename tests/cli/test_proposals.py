@@ -46,7 +46,7 @@ CASES: dict[str, tuple[tuple[int, int, float], dict[str, Any], str, str]] = {
         (20, 30, 0.1),
         {"source": "table", "with_map": False},
         "val",
-        "(trained with maps, which the first scene lacks)",
+        "(trained with maps, which the first scene lacks; also se2former_argoverse1_fast)",
     ),
     "pixels": (
         (8, 12, 0.4),

@@ -257,13 +257,15 @@ def test_lanelets_become_directed_centerlines(raw: Path) -> None:
 def test_speed_limits_and_priorities_of_a_scene(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example of docs/data.md."""
+    """The example of docs/results/interaction.md."""
     monkeypatch.chdir(tmp_path)
     reader = Interaction(map_radius_m=10.0)
     raw = files.folder(tmp_path / "RAW")
     options = PrepareOptions(splits=("val",), progress=False)
     prepare(reader, raw, Path("stores/interaction"), options)
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "results" / "interaction.md").read_text(
+        encoding="utf-8"
+    )
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     [example] = [code for code in blocks if "read_lanelets" in code]
     names: dict[str, Any] = {}

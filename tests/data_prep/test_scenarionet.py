@@ -455,7 +455,7 @@ def test_the_real_sample_equals_a_walk_over_its_pickles(sample: Path) -> None:
 
 
 def test_weights_of_another_reader_predict_the_sample(sample: Path, tmp_path: Path) -> None:
-    """The commands of docs/results/nuscenes.md: keyframes of nuScenes become scenes of 4 + 12 steps at 2 Hz."""
+    """The commands of docs/results/nuscenes.md: keyframes become scenes of 4 + 12 steps at 2 Hz."""
     store = tmp_path / "store"
     slow = tmp_path / "slow"
     out = tmp_path / "forecasts.parquet"

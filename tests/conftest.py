@@ -13,6 +13,7 @@ from hypothesis import settings
 from support.cli import error_line
 
 from data_prep.readers.argoverse2.reader import Argoverse2
+from trajformer.errors import HANGUP
 from trajformer.scenes.scene import Scene
 
 # Tests run small models: with more threads, these only wait for each other.
@@ -23,7 +24,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 # `nohup` and background jobs of a shell ignore signals that tests send.
 for number, action in (
     (signal.SIGINT, signal.default_int_handler),
-    (signal.SIGHUP, signal.SIG_DFL),
+    (HANGUP, signal.SIG_DFL),
 ):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, action)

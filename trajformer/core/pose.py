@@ -221,6 +221,7 @@ class PoseAttention(RecordedLayer):
         self.query = nn.Linear(width, heads * c.side)
         self.out = nn.Linear(heads * (c.values + 3 * c.points), width)
         nn.init.zeros_(self.out.bias)
+        # The square and the points are the last columns (`_columns`).
         is_point = torch.arange(c.side + 1) >= c.side - 2 * c.points
         self.register_buffer("is_point", is_point, persistent=False)
         first, last = c.reach_m

@@ -3,6 +3,8 @@
 import warnings
 from pathlib import Path
 
+import numpy as np
+
 from data_prep.reader import Input, Reader
 from trajformer.errors import SceneError, TrajformerError, TrajformerWarning
 from trajformer.scenes.dropped import collect_dropped
@@ -55,7 +57,11 @@ class RawScenes:
         """Read and check one input."""
         if item.problem:
             raise SceneError(f"{item}: {item.problem}")
-        with warnings.catch_warnings(record=True) as caught, collect_dropped() as dropped:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            collect_dropped() as dropped,
+            np.errstate(all="ignore"),  # the checks of a reader report damaged numbers
+        ):
             warnings.simplefilter("always", TrajformerWarning)
             scene = self._reader.read(item, self.split, self.root)
         for warning in caught:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from data_prep.engine.limits import MEMORY_GB, TIMEOUT_S, Alarm, InputTimeout, memory_limit
 from data_prep.reader import Input, Reader, StagedReader
 from trajformer.errors import (
@@ -235,6 +237,7 @@ def _read_in_alternation(
         Alarm() as alarm,
         memory_limit(task.memory_gb),
         warnings.catch_warnings(record=True) as caught,
+        np.errstate(all="ignore"),  # the checks of a reader report damaged numbers
     ):
         warnings.simplefilter("always", TrajformerWarning)
         pending = group

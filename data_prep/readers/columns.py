@@ -23,6 +23,7 @@ from trajformer.errors import SceneError, one_line
 from trajformer.scenes.dropped import report_dropped
 from trajformer.scenes.files import SIZE_SCALE
 from trajformer.scenes.geometry import minus, relative_position, scene_origin
+from trajformer.scenes.parsed_file import cached_by_file
 from trajformer.scenes.scene import METRES, AgentKind, Scene
 from trajformer.scenes.vector_map import VectorMap
 
@@ -142,12 +143,13 @@ def _with_text(table: pa.Table, text: Collection[str]) -> pa.Table:
     return table
 
 
+@cached_by_file(8)
 def check_opens(path: Path) -> None:
     """SceneError if a parquet file ends a process that reads its metadata, a fault of pyarrow.
 
     It is tried in another process, which imports nothing from the current folder (-P).
     """
-    if not path.is_file():
+    if not path.is_file():  # a pipe, which would wait
         return
     read_metadata = "pyarrow.parquet.ParquetFile(sys.argv[1]).metadata.to_dict()"  # with the codecs
     program = f"import sys, pyarrow.parquet; {read_metadata}"

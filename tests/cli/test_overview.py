@@ -71,7 +71,7 @@ IMPORTS = [  # lists of statements and of packages that must still be absent aft
         ),
         (
             "import trajformer.recipes.checkpoint, trajformer.evaluation.evaluate",
-            "lightning jsonargparse torchmetrics",
+            "lightning jsonargparse torchmetrics scipy",
         ),
     ],
 ]

@@ -5,11 +5,13 @@ The result is the same as one by one.
 
 import signal
 import time
+import warnings
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import fixtures
 from support.odd_readers import Odd, odd_folder, small_scene
@@ -17,6 +19,7 @@ from support.odd_readers import Odd, odd_folder, small_scene
 from data_prep.engine import tasks
 from data_prep.engine.limits import Alarm, InputTimeout
 from data_prep.engine.tasks import ShardTask, prepare_shard
+from data_prep.raw_scenes import scenes_of_raw
 from data_prep.reader import Input, Reader, StagedReader
 from data_prep.readers.argoverse2.reader import Argoverse2
 from trajformer.errors import SceneError
@@ -33,6 +36,8 @@ class Staged(StagedReader, Odd):
         while word == "endless":
             time.sleep(0.02)
             yield
+        if word == "huge":
+            np.float64(1e300) * item.path.stat().st_size * 1e300
         if word == "bad":
             raise SceneError(f"{item.path}: bad")
         yield
@@ -70,6 +75,14 @@ def test_the_bytes_are_the_same_as_one_by_one(
     assert task.path.read_bytes() == in_alternation
     info, count = read_shard_info(task.path)
     assert (count, len(info.skipped)) == (4, 1)
+
+
+def test_numbers_that_overflow_are_left_to_the_checks_of_the_reader(tmp_path: Path) -> None:
+    raw = odd_folder(tmp_path / "raw", "huge")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        prepare_shard(task_of(Staged(), raw, strict=True))
+        assert len(scenes_of_raw(Staged(), raw, "s")[0].agent_id) == 2
 
 
 def test_the_limit_is_for_the_sum_of_all_stages(tmp_path: Path) -> None:

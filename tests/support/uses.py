@@ -33,6 +33,8 @@ from support.cli import run
 from support.processes import environment, session
 from support.raw_folders import FOLDERS
 
+from data_prep.engine import local_runner
+
 ROOT = Path(__file__).parents[2]
 PRELOAD = [
     "data_prep.engine.prepare",
@@ -103,6 +105,10 @@ class Case:
         changes: patterns of files that the command may change.
         makes: files that exist afterwards, and a regular expression in each.
         absent: patterns of new files that must not exist afterwards.
+        stop: a signal.
+        limit_s: seconds until the command has failed.
+        spawns: workers of `preprocess` start as for a user, which takes half a second. Otherwise
+            they are forked, because the case is not about processes. True with a `stop`.
     """
 
     use: str
@@ -116,6 +122,7 @@ class Case:
     absent: tuple[str, ...] = ()
     stop: Stop | None = None
     limit_s: float = 90.0
+    spawns: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,6 +254,8 @@ def _child(use: str, folder: Path, pipe: Connection) -> None:
     _redirect(1, f"{folder}.out")
     _redirect(2, f"{folder}.err")
     [case] = [case for case in tables() if case.use == use]
+    if not case.spawns and case.stop is None:
+        local_runner._CONTEXT = multiprocessing.get_context("fork")  # type: ignore[assignment]
     case.prepare()
     pipe.send(files_below(folder))
     status = _command(case)
@@ -299,7 +308,7 @@ def run_case(case: Case, prepared: Path, folder: Path) -> End:
         os.killpg(process.pid, signal.SIGKILL)
         while _is_alive(process):
             time.sleep(0.02)
-    return End(
+    end = End(
         status=None if running else process.exitcode,
         out=_text(Path(f"{folder}.out")),
         err=_text(Path(f"{folder}.err")),
@@ -307,6 +316,8 @@ def run_case(case: Case, prepared: Path, folder: Path) -> End:
         after=files_below(folder),
         texts={name: _text(folder / name) for name, _ in case.makes},
     )
+    shutil.rmtree(folder, ignore_errors=True)  # the copies of all cases are 85,000 files
+    return end
 
 
 def _stop(process: BaseProcess, stop: Stop, folder: Path, end_time: float) -> None:

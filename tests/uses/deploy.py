@@ -310,7 +310,8 @@ def next_to_modules(words: str) -> Case:
         for name in ("onnxruntime", "onnx", "ray", "mcap", "matplotlib", "pandas", "json", "av"):
             Path(f"{name}.py").write_text(f"open({str(executed)!r}, 'w')\n")
 
-    return Case(f"{words}, next to planted modules", words, "", prepare, status=0)
+    use = f"{words}, next to planted modules"
+    return Case(use, words, "", prepare, status=0, spawns=True)
 
 
 MODULES = [

@@ -38,7 +38,8 @@ def with_variables(**values: str) -> Callable[[], object]:
 
 
 def starts_processes(words: str) -> Case:
-    return Case(f"{words}, next to files with names of modules", words, "", plant, status=0)
+    use = f"{words}, next to files with names of modules"
+    return Case(use, words, "", plant, status=0, spawns=True)
 
 
 def keeps(words: str, path: str, prepare: Callable[[], object] = list) -> Case:

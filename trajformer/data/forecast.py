@@ -133,6 +133,8 @@ class Forecast:
         """Positions float64 [B, S, K, F, 2] in the city frame."""
         position = self.in_batch_frame().detach().to("cpu", torch.float64)
         frame_pose = observation.frame_pose.cpu()[:, None, None, None]
+        if observation.frame is Frame.SCENE:  # with the axes of the city
+            return (position + frame_pose[..., :2]).numpy()
         return from_frame(position, frame_pose).numpy()
 
     def first_steps(self, steps: int) -> Forecast:

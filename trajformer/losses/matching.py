@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 AXES = ("problem", "prediction", "target")
@@ -86,6 +85,9 @@ def _assign(packed: np.ndarray, shape: Sequence[int], axes: Sequence[str]) -> np
         bad = ~np.isfinite(cost) & real[:, :, None]
         bad = bad.transpose(0, 2, 1).reshape(shape)
         _check_finite(torch.from_numpy(np.argwhere(bad)), axes)
+
+    # Importing it takes half a second, which forecasts do not need.
+    from scipy.optimize import linear_sum_assignment
 
     pairs = [np.zeros((3, 0), np.int64)]
     for problem, mask in enumerate(real):

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from trajformer.data.loading import TrainingScenes
@@ -105,6 +104,9 @@ def _cluster(points: np.ndarray, center: np.ndarray, rounds: int) -> _Clustering
     The last step is always an assignment, also after the last round: `_weights` needs clusters that
     are optimal for the centers.
     """
+    # Importing it takes half a second, which forecasts do not need.
+    from scipy.optimize import linear_sum_assignment
+
     cluster_size = len(points) // len(center)
     cluster = np.full(len(points), -1)
     for round_index in range(rounds):

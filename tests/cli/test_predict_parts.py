@@ -37,11 +37,10 @@ def predict(store: Path, out: Path, *more: object) -> list[object]:
 def test_forecasts_are_the_same_for_any_number_of_processes(store: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain.parquet"
     assert run(*predict(store, plain, "--threads", 1)) == 0
-    for workers in (1, 2):
-        out = tmp_path / f"{workers}.parquet"
-        assert run(*predict(store, out, "--workers", workers)) == 0
-        assert out.read_bytes() == plain.read_bytes()
-        assert not command.parts_folder(out).exists()
+    out = tmp_path / "two.parquet"  # one is in the next test
+    assert run(*predict(store, out, "--workers", 2)) == 0
+    assert out.read_bytes() == plain.read_bytes()
+    assert not command.parts_folder(out).exists()
 
 
 def test_an_interrupted_run_keeps_its_parts(

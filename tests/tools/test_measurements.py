@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import bench_forecast
+import bench_peers
 import fuzz
 import gpu_report
 import pytest
@@ -43,6 +44,14 @@ def test_rows_of_both_tables(store: SceneStore, monkeypatch: pytest.MonkeyPatch)
     (step,) = training(store, 0, 1)
     assert step["scenes"] == 32
     assert step["scenes/s"] * step["step, ms"] == pytest.approx(32e3)
+
+
+def test_both_weights_take_turns_with_peers() -> None:
+    forecasts = bench_peers.se2former(3, 5)
+    assert len(forecasts) == 4
+    cells = bench_peers.measure(forecasts | {"peer": lambda: None}, 1)
+    assert list(cells) == [*forecasts, "peer"]
+    assert all(float(cell.split(" / ")[0]) >= 0 for cell in cells.values())
 
 
 def test_larger_scenes_keep_the_motion_of_their_agents(store: SceneStore) -> None:

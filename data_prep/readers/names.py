@@ -9,7 +9,7 @@ from data_prep.readers.eth_ucy import EthUcy
 from data_prep.readers.ind.reader import Ind
 from data_prep.readers.interaction.reader import Interaction
 from data_prep.readers.nuplan.reader import Nuplan
-from data_prep.readers.nuscenes_prediction import NuscenesPrediction
+from data_prep.readers.nuscenes.reader import NuscenesPrediction
 from data_prep.readers.scenarionet.reader import ScenarioNet
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.sumo import Sumo

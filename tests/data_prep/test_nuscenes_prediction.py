@@ -8,7 +8,8 @@ from support.nuscenes import unpack
 from support.raw_folders import FOLDERS
 from support.scenes import assert_near, in_city, with_role
 
-from data_prep.readers.nuscenes_prediction import NuscenesPrediction, read_labels
+from data_prep.readers.nuscenes.labels import read_labels
+from data_prep.readers.nuscenes.reader import NuscenesPrediction
 from trajformer.scenes.scene import AgentKind, AgentRole, PolylineKind, Scene
 
 

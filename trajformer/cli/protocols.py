@@ -19,7 +19,7 @@ from tqdm import tqdm
 from data_prep.reader import Input, Reader
 from data_prep.readers.eth_ucy import LAYOUTS, EthUcy
 from data_prep.readers.interaction.reader import Interaction
-from data_prep.readers.nuscenes_prediction import NuscenesPrediction
+from data_prep.readers.nuscenes.reader import NuscenesPrediction
 from data_prep.readers.recordings import read_recording
 from data_prep.readers.sdd import Sdd
 from data_prep.readers.waymo.reader import Waymo

@@ -170,6 +170,22 @@ def join_map(
     )
 
 
+def joined(first: VectorMap, second: VectorMap) -> VectorMap:
+    """The polylines of both maps, which are in one frame."""
+    num_points = first.polyline_offset[-1]
+    return VectorMap(
+        polyline_id=np.concatenate([first.polyline_id, second.polyline_id]),
+        polyline_kind=np.concatenate([first.polyline_kind, second.polyline_kind]),
+        polyline_flags=np.concatenate([first.polyline_flags, second.polyline_flags]),
+        polyline_offset=np.concatenate(
+            [first.polyline_offset, second.polyline_offset[1:] + num_points]
+        ),
+        point=np.concatenate([first.point, second.point]),
+        edge=np.concatenate([first.edge, second.edge + len(first.polyline_id)], 1),
+        edge_kind=np.concatenate([first.edge_kind, second.edge_kind]),
+    )
+
+
 NO_MAP = build_map([], [], np.zeros((0, 2)), [])
 
 

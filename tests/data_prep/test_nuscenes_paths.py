@@ -9,9 +9,10 @@ from PIL import Image
 from support.raw_folders import FOLDERS
 from support.scenes import assert_near
 
-from data_prep.readers.nuscenes.paths import driven_paths
+from data_prep.readers.nuscenes.paths import NO_PATHS, driven_paths
 from data_prep.readers.nuscenes.reader import NuscenesPrediction
 from trajformer.errors import SceneError
+from trajformer.scenes.dropped import collect_dropped
 from trajformer.scenes.scene import PolylineKind, Scene
 from trajformer.scenes.vector_map import build_map, joined
 
@@ -86,18 +87,22 @@ def test_pieces_that_repeat_others_are_left_out(tmp_path: Path) -> None:
     FOLDERS["nuscenes_prediction"](tmp_path)
     copy_of(tmp_path, "train", "scene-0002")
     once = lanes_of(tmp_path, "train", "scene-0001")
+    assert once
     shift_y(copy_of(tmp_path, "train", "scene-0003"), 0.5)
     assert len(lanes_of(tmp_path, "train", "scene-0001")) == len(once)
 
 
-def test_a_damaged_training_scene_gives_no_paths(tmp_path: Path) -> None:
+def test_a_damaged_training_scene_is_reported_and_gives_no_paths(tmp_path: Path) -> None:
     FOLDERS["nuscenes_prediction"](tmp_path)
-    copy_of(tmp_path, "train", "scene-0002").write_text("no numbers\n")
+    damaged = copy_of(tmp_path, "train", "scene-0002")
+    damaged.write_text("no numbers\n")
     folder = tmp_path / "map_0.1"
     label = tmp_path / "label" / "train" / "scene-0001.txt"
     files = (label, folder / "scene-0001.png", folder / "meta_scene-0001.txt")
-    paths = driven_paths(*files, label.parent)
+    with collect_dropped() as dropped:
+        paths = driven_paths(*files, label.parent)
     assert len(paths.polyline_id) == 0
+    assert dropped == {(damaged, NO_PATHS): 1}
 
 
 def test_joined_maps_have_the_polylines_and_links_of_both() -> None:

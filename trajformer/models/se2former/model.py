@@ -358,7 +358,11 @@ class SE2Former(Forecaster, config=SE2FormerConfig):
         The map may have been encoded in another batch frame.
         """
         mask = observation.present
-        frames = _frames_around(lanes.center, _poses_in_map(observation, lanes.frame_pose))
+        moved = relative_pose(observation.frame_pose, lanes.frame_pose)[:, None]
+        moved = moved.to(observation.pose.dtype)
+        point = from_frame(observation.pose[..., :2], moved)
+        heading = observation.pose[..., 2:] + moved[..., 2:]
+        frames = _frames_around(lanes.center, torch.cat([point, heading], -1))
         motion = Motion.of(observation)
         token = self.embed_agent(
             agent_features(observation, motion, self.config.max_history, self.config.sizes)
@@ -491,22 +495,6 @@ def memory_order(observation: Observation) -> Tensor:
 def _attention_of(block: nn.Module) -> RecordedLayer:
     """The attention of a `PoseBlock` to its memory."""
     return cast(RecordedLayer, cast(PoseBlock, block).cross.sublayer)
-
-
-def _poses_in_map(observation: Observation, map_pose: Tensor) -> Tensor:
-    """Poses [B, A, 3] of agents in the batch frame in which the map was encoded.
-
-    `map_pose` is its pose in the city frame, float64 [B, 3].
-    """
-    pose = observation.pose
-    # A GPU would have to wait for the answer, and a graph cannot depend on it.
-    can_ask = pose.device.type == "cpu" and not torch.compiler.is_compiling()
-    if can_ask and torch.equal(observation.frame_pose, map_pose):
-        return pose
-    moved = relative_pose(observation.frame_pose, map_pose)[:, None].to(pose.dtype)
-    point = from_frame(pose[..., :2], moved)
-    heading = pose[..., 2:] + moved[..., 2:]
-    return torch.cat([point, heading], -1)
 
 
 def _frames_around(center: Tensor, pose: Tensor) -> Frames:

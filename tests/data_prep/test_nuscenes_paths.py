@@ -39,7 +39,7 @@ def shift_y(label: Path, distance: float) -> None:
 
 def lanes_of(raw: Path, split: str, name: str) -> list[np.ndarray]:
     """Lanes [p, 2] of the first sample time of a scene, in the frame of the city."""
-    reader = NuscenesPrediction(driven_paths=True)
+    reader = NuscenesPrediction()
     [item, _] = [item for item in reader.inputs(raw, split) if item.path.stem == name]
     scene: Scene = reader.read(item, split, raw).validate()
     lanes = np.flatnonzero(scene.polyline_kind == PolylineKind.LANE_VEHICLE)

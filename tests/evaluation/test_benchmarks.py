@@ -107,8 +107,8 @@ def outputs(
     model = checkpoint(tmp_path / "m.ckpt")
     metrics = tmp_path / "metrics.json"
     challenge = tmp_path / "challenge.json"
-    options = ("--json", metrics, "--export", challenge, "--checkpoint", model)
-    assert run("benchmark", "nuscenes", "--data", raw, *options) == 0
+    files = ("--json", metrics, "--export", challenge, "--checkpoint", model)
+    assert run("benchmark", "nuscenes", "--data", raw, "--driven-paths", "false", *files) == 0
     return Outputs(
         metrics=json.loads(metrics.read_text()),
         entries=json.loads(challenge.read_text()),
@@ -141,6 +141,12 @@ def test_the_challenge_file_has_the_metrics_of_the_table(outputs: Outputs) -> No
         assert metrics[name] == pytest.approx(expected[name], abs=2e-3), name
     assert metrics["ADE_10"] < metrics["ADE_5"] < metrics["FDE_5"] < metrics["FDE_1"]
     assert metrics[f"{MISS}_10"] < metrics[f"{MISS}_5"]
+
+
+def test_nuscenes_without_the_training_part_has_no_driven_paths(
+    raw: Path, fails: Callable[..., str]
+) -> None:
+    assert "add --driven-paths false" in fails("benchmark", "nuscenes", "--data", raw)
 
 
 def test_the_table_of_nuscenes_has_published_rows_and_differences(outputs: Outputs) -> None:

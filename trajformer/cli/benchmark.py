@@ -80,6 +80,15 @@ def parser(name: str = "") -> Parser:
             )
     if name == "waymo":
         made.add_argument("--split", default="validation", help="default: validation")
+    if name == "nuscenes":
+        made.add_argument(
+            "--driven-paths",
+            type=bool,
+            default=True,
+            metavar="{true,false}",
+            help="add lanes, as `trajformer preprocess` does; false for weights that were trained "
+            "without lanes (default: true)",
+        )
     if name in ("interaction", "waymo"):
         made.add_argument(
             "--joint", action="store_true", help="forecast joint futures (models with worlds)"

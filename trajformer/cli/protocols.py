@@ -84,7 +84,8 @@ def score_nuscenes(args: Namespace, device: torch.device) -> Table:
     checkpoints = args.checkpoint or []
     if args.export is not None and len(checkpoints) > 1:
         raise TrajformerError("--export is for at most one checkpoint")
-    scenes = _read_split(NuscenesPrediction(), args.data, nuscenes.BENCHMARK.split)
+    reader = NuscenesPrediction(driven_paths=args.driven_paths)
+    scenes = _read_split(reader, args.data, nuscenes.BENCHMARK.split)
     model = args.model or CONSTANT_VELOCITY
     predictors = {model: _load(model, device)}
     if model == CONSTANT_VELOCITY:

@@ -9,8 +9,8 @@ vehicles that are a target at some time: no pedestrians, no other vehicles and n
 The map is a raster of 3 pixels per metre, cropped 75 m around the tracks: rows are x, columns are
 y. Blue is the drivable area, green the dividers of roads and red the dividers of lanes. Borders of
 the drivable area become polylines of the kind ROAD_EDGE, dividers polylines of the kind ROAD_LINE;
-both have no direction. With `driven_paths`, lanes are the paths that vehicles of other training
-scenes have driven (`paths.py`).
+both have no direction. Lanes are the paths that vehicles of other training scenes have driven
+(`paths.py`).
 """
 
 from dataclasses import dataclass
@@ -43,12 +43,13 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
     Attributes:
         map_radius_m: polylines within this distance of a scored agent are kept.
-        driven_paths: add the paths of vehicles of other recordings of the training part as lanes,
-            which show the directions of travel. RAW needs the training part for all splits.
+        driven_paths: lanes are the paths of vehicles of other recordings of the training part, which
+            show the directions of travel, so RAW needs this part for all splits; without them,
+            there are no lanes.
     """
 
     map_radius_m: float = 80.0
-    driven_paths: bool = False
+    driven_paths: bool = True
     name: ClassVar[str] = "nuscenes_prediction"
     layout: ClassVar[str] = (
         "RAW/label/<split>/<scene>.txt, RAW/map_0.1/<scene>.png and RAW/map_0.1/meta_<scene>.txt"
@@ -130,7 +131,7 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
             if not training.is_dir():
                 raise SceneError(
                     f"{training}: no such folder, but driven paths are those of the training "
-                    "part; get it, or leave out --driven-paths"
+                    "part; get it, or add --driven-paths false"
                 )
             lines = joined(driven_paths(item.path, raster, meta, training), lines)
         lines = lines.near(last_position[scored], self.map_radius_m, raster)

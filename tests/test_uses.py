@@ -8,14 +8,11 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from support.uses import Case, End, prepare_files, problems, run_case, start_server, tables
 
 CASES = tables()
-MIN_FREE_BYTES = 1 << 30  # in memory, for the cases that run at a time and their output
 
 
 def selected_cases(request: pytest.FixtureRequest) -> list[Case]:
@@ -34,7 +31,7 @@ def ends(
     """The end of each selected case; the cases run in parallel."""
     prepared = prepare_files(tmp_path_factory.mktemp("uses"))
     start_server()
-    folder = Path(mkdtemp(prefix="trajformer-uses-", dir=_memory_disk()))
+    folder = tmp_path_factory.mktemp("cases")
     pool = ThreadPoolExecutor(os.cpu_count())
     futures = {}
     try:
@@ -44,14 +41,6 @@ def ends(
     finally:
         pool.shutdown(cancel_futures=True)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _memory_disk() -> str | None:
-    """A file system in memory, if there is one: all cases have 85,000 files."""
-    folder = Path("/dev/shm")
-    if not os.access(folder, os.W_OK) or shutil.disk_usage(folder).free < MIN_FREE_BYTES:
-        return None
-    return str(folder)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.use)

@@ -9,7 +9,13 @@ from support.scenes import make_scene
 
 from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import MANIFEST
-from trajformer.scenes.spec import DataSpec, check_scenes, same_split, warn_about_maps
+from trajformer.scenes.spec import (
+    DataSpec,
+    check_scenes,
+    same_split,
+    warn_about_lanes,
+    warn_about_maps,
+)
 
 SPEC = DataSpec(
     source="synthetic",
@@ -19,12 +25,15 @@ SPEC = DataSpec(
     num_history=8,
     num_future=6,
     has_map=True,
+    has_lanes=True,
 )
 
 
 def test_properties_of_a_scene() -> None:
     assert DataSpec.of(make_scene(2, 8, 6)) == SPEC
-    assert DataSpec.of(make_scene(2, 8, 6, with_map=False)) == replace(SPEC, has_map=False)
+    assert DataSpec.of(make_scene(2, 8, 6, with_map=False)) == replace(
+        SPEC, has_map=False, has_lanes=False
+    )
 
 
 def test_plain_values_have_the_known_properties_only() -> None:
@@ -143,3 +152,20 @@ def test_warnings_about_maps(has_map: bool | None, with_map: int, message: str |
     expected = [] if message is None else [message]
     assert [str(warning.message) for warning in caught] == expected
     assert all(warning.category is TrajformerWarning for warning in caught)
+
+
+@pytest.mark.parametrize(
+    ("expected", "has_lanes", "message"),
+    [
+        (True, False, "store: the maps have no lanes, but those of the training scenes have"),
+        (False, True, "store: the maps have lanes, but those of the training scenes have none"),
+        (True, True, None),
+        (None, True, None),
+    ],
+)
+def test_warnings_about_lanes(expected: bool | None, has_lanes: bool, message: str | None) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_about_lanes(has_lanes, DataSpec(has_map=True, has_lanes=expected), "store")
+        warn_about_lanes(has_lanes, DataSpec(has_map=False, has_lanes=expected), "store")
+    assert [str(warning.message) for warning in caught] == ([] if message is None else [message])

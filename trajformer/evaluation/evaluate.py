@@ -23,13 +23,14 @@ from trajformer.evaluation.tally import Tally
 from trajformer.models.forecaster import Forecaster, Predictor
 from trajformer.scenes.geometry import from_frame
 from trajformer.scenes.resample import ResampledScenes
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import Scene, is_lane
 from trajformer.scenes.spec import (
     ROUNDING,
     DataSpec,
     check_scenes,
     is_source,
     warn,
+    warn_about_lanes,
     warn_about_maps,
 )
 
@@ -96,6 +97,7 @@ def _run(
     source = on_clock(scenes, trained_on)
     first_spec: DataSpec | None = None
     with_map = 0
+    has_lanes = False
     with bar:
         for start in range(0, len(scenes), batch_size):
             stop = min(start + batch_size, len(scenes))
@@ -107,6 +109,7 @@ def _run(
             check_scenes(spec, first_spec, scenes.root, "its first scene has")
             for scene in read:
                 with_map += int(predictor.batch.receives(scene.polyline_kind).any())
+                has_lanes |= bool(is_lane(scene.polyline_kind).any())
             parts = samples(read, predictor.batch)
             if source is not scenes:
                 assert trained_on.num_history and trained_on.num_future
@@ -117,6 +120,8 @@ def _run(
             yield ScoredBatch(read, batch, forecast)
             bar.update(len(read))
     warn_about_maps(with_map, len(scenes), trained_on, where)
+    if with_map:
+        warn_about_lanes(has_lanes, trained_on, where)
 
 
 def _require_split(scenes: Scenes) -> None:

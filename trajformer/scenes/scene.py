@@ -79,6 +79,11 @@ class PolylineKind(IntEnum):
     ROAD_LINE = 6
 
 
+def is_lane(kind: np.ndarray) -> np.ndarray:
+    """Whether polylines of these kinds are lanes, bool like `kind`."""
+    return kind < int(PolylineKind.CROSSWALK)
+
+
 class LaneFlag(IntFlag):
     """Attributes of a lane, combined by bitwise or."""
 

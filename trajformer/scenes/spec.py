@@ -11,7 +11,7 @@ from typing import Any
 
 from trajformer.errors import ConfigError, TrajformerError, TrajformerWarning
 from trajformer.scenes.manifest import MANIFEST
-from trajformer.scenes.scene import Scene
+from trajformer.scenes.scene import Scene, is_lane
 
 CLOCK = ("period_s", "num_history", "num_future")
 _COMPARED = ("unit", *CLOCK)  # a difference would silently give wrong forecasts
@@ -26,6 +26,7 @@ _TYPES = {
     "num_history": int,
     "num_future": int,
     "has_map": bool,
+    "has_lanes": bool,
     "sources": tuple,
 }
 
@@ -45,6 +46,7 @@ class DataSpec:
     num_history: int | None = None
     num_future: int | None = None
     has_map: bool | None = None  # at least one scene has a polyline that models receive
+    has_lanes: bool | None = None  # some of them are lanes, which have a direction
     sources: tuple[DataSpec, ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,6 +67,7 @@ class DataSpec:
             num_history=int(scene.num_history),
             num_future=int(scene.num_future),
             has_map=scene.num_polylines > 0,
+            has_lanes=bool(is_lane(scene.polyline_kind).any()),
         )
 
     @classmethod
@@ -145,6 +148,7 @@ def common_spec(specs: Sequence[DataSpec]) -> DataSpec:
         split=None,
         num_future=longest,
         has_map=any(spec.has_map for spec in specs),
+        has_lanes=any(spec.has_lanes for spec in specs),
         sources=tuple(specs),
     )
 
@@ -227,6 +231,16 @@ def warn_about_maps(with_map: int, total: int, expected: DataSpec, where: str) -
     if expected.has_map is False and with_map > 0:
         some_maps = f"{with_map} of {total} scenes have a map"
         warn(f"{where}: {some_maps}, but the training scenes have none")
+
+
+def warn_about_lanes(has_lanes: bool, expected: DataSpec, where: str) -> None:
+    """Warn if the maps have no lanes and those of the training scenes have, and the reverse."""
+    if not expected.has_map or expected.has_lanes in (None, has_lanes):
+        return
+    if expected.has_lanes:
+        warn(f"{where}: the maps have no lanes, but those of the training scenes have")
+    else:
+        warn(f"{where}: the maps have lanes, but those of the training scenes have none")
 
 
 def warn(message: str) -> None:

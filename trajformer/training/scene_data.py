@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader
@@ -24,6 +25,7 @@ from trajformer.data.mixture import Mixture
 from trajformer.errors import TrajformerError
 from trajformer.recipes.plain import to_plain
 from trajformer.recipes.recipe import DataConfig
+from trajformer.scenes.scene import is_lane
 from trajformer.scenes.spec import (
     CLOCK,
     DataSpec,
@@ -31,6 +33,7 @@ from trajformer.scenes.spec import (
     common_spec,
     max_steps,
     warn,
+    warn_about_lanes,
     warn_about_maps,
 )
 from trajformer.scenes.store import SceneStore
@@ -276,6 +279,8 @@ def _warn_about_validation(source: _Source, spec: DataSpec, train_table: pd.Data
     if source.spec.has_map:
         scenes_with_map = int((source.table.num_polylines > 0).sum())
     warn_about_maps(scenes_with_map, len(scenes), spec, where)
+    if scenes_with_map:
+        warn_about_lanes(bool(source.spec.has_lanes), spec, where)
     # Ids recur between splits, of Argoverse 1 for example, so the origin is compared, too.
     identity = ["scene_id", "origin_x", "origin_y"]
     num_common = len(pd.merge(train_table, source.table, on=identity))
@@ -292,7 +297,14 @@ def _describe_scenes(part: str, scenes: SceneDataset, table: pd.DataFrame) -> Da
         different = " and ".join(str(clock) for clock in two_clocks)
         split = f"split '{scenes.store.split}'"
         raise TrajformerError(f"data.{part}: {scenes.name}: {split} has scenes of {different}")
-    return replace(DataSpec.of(scenes.store[0]), has_map=_has_map(scenes, table))
+    spec = DataSpec.of(scenes.store[0])
+    return replace(spec, has_map=_has_map(scenes, table), has_lanes=_has_lanes(scenes))
+
+
+def _has_lanes(scenes: SceneDataset) -> bool:
+    """Whether one of 64 scenes has lanes."""
+    chosen = np.linspace(0, len(scenes) - 1, min(64, len(scenes))).astype(int).tolist()
+    return any(is_lane(scenes.store[index].polyline_kind).any() for index in chosen)
 
 
 def _has_map(scenes: SceneDataset, table: pd.DataFrame) -> bool:

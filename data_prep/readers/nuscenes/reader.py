@@ -43,7 +43,7 @@ class NuscenesPrediction(Config, limits={"map_radius_m": (0, np.inf)}):
 
     Attributes:
         map_radius_m: polylines within this distance of a scored agent are kept.
-        driven_paths: lanes are the paths of vehicles of other recordings of the training part, which
+        driven_paths: lanes are paths of vehicles of other recordings of the training part, which
             show the directions of travel, so RAW needs this part for all splits; without them,
             there are no lanes.
     """

@@ -362,7 +362,7 @@ def test_scenes_in_both_splits_are_counted(tmp_path: Path) -> None:
     warning = "2 of 4 validation scenes are also training scenes"
     with pytest.warns(TrajformerWarning, match=warning):
         data = scene_data(tmp_path / "a", SCENES[:4], [same_id, *SCENES[2:5]])
-    assert data.spec == DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
+    assert data.spec == DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True, True)
     with pytest.warns(TrajformerWarning, match="1 of 2 validation scenes are also"):
         scene_data(tmp_path / "b", SCENES[:4], SCENES[2:4], limit_train=3)
     with warnings.catch_warnings():
@@ -392,12 +392,13 @@ def test_maps_of_road_lines_are_received_on_request_only(tmp_path: Path) -> None
         warnings.simplefilter("error", TrajformerWarning)
         data = scene_data(tmp_path, drawn[:2], drawn[2:], batch=BatchConfig(road_lines=True))
     assert data.spec.has_map and data.train[[0]].observation.polyline_mask.all()
+    assert not data.spec.has_lanes
 
 
 def test_a_run_keeps_the_properties_of_its_training_scenes(tmp_path: Path) -> None:
     config = replace(recipe(tmp_path), data=scene_data(tmp_path, SCENES[:2], SCENES[2:4]).config)
     config = replace(config, trainer=replace(config.trainer, epochs=1))
     fit(tmp_path / "run", config)
-    expected = DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True)
+    expected = DataSpec("synthetic", "train", "m", PERIOD_S, 10, 12, True, True)
     for name in ("best.ckpt", "last.ckpt"):
         assert Predictor(load_checkpoint(tmp_path / "run" / name)[0]).trained_on == expected

@@ -495,6 +495,12 @@ CASES = [
         "3 of 3 scenes have a map",
     ),
     accepted(
+        "score scenes with lanes, trained without",
+        FILE,
+        trained_on(has_lanes=False),
+        "the maps have lanes, but those of the training scenes have none",
+    ),
+    accepted(
         "validate on scenes without maps",
         f"{TRAIN} --data.val other",
         SOME_MAPS,

@@ -102,7 +102,9 @@ def test_forecasts_and_scores_are_those_of_one_process(
         assert run("predict", *model, "--out", f"{name}.parquet", *more) == 0
         files = ("--json", f"{name}.json", "--csv", f"{name}.csv")
         assert run("evaluate", *model, "--details", "dynamics", *files, *more) == 0
-    for suffix in ("parquet", "json", "csv"):
+        scored = ("score", "local.parquet", "--store", "store", "--csv", f"{name}.score.csv")
+        assert run(*scored, *more) == 0
+    for suffix in ("parquet", "json", "csv", "score.csv"):
         assert Path(f"local.{suffix}").read_bytes() == Path(f"ray.{suffix}").read_bytes()
 
 

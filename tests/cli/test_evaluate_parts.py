@@ -1,10 +1,12 @@
-"""`evaluate` and `predict` in parts: the same result for any number of processes."""
+"""`evaluate` and `score` in parts: the same result for any number of processes."""
 
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from support.cli import error_line, run
+from support.fixtures import argoverse1_folder
 from support.scenes import make_scene
 
 from trajformer.evaluation.evaluate import evaluate
@@ -52,6 +54,40 @@ def test_metrics_are_the_same_for_any_number_of_processes(
     assert expected.metrics["num_agents"] == metrics["num_agents"] > 280
     for name in ("minADE6", "minFDE6", "MR6", "p99_jerk", "recorded_p99_acceleration"):
         assert metrics[name] == pytest.approx(expected.metrics[name], rel=1e-12)
+
+
+def test_scores_of_files_are_the_same_for_any_number_of_processes(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.parquet"
+    assert run("predict", *MODEL, "--store", store, "--agents", "all", "--out", file) == 0
+    table = pd.read_parquet(file)
+    # Agents without a forecast in both parts, and forecasts of a scene that is not in the split.
+    missing = (table.scenario_id.isin(["s3", "s270"])) & (table.track_id == table.track_id[0])
+    table.loc[table.scenario_id == "s5", "scenario_id"] = "nowhere"
+    table[~missing].to_parquet(tmp_path / "g.parquet")
+    capsys.readouterr()
+    results = []
+    for name, more in {"plain": [], "one": ["--workers", 1], "two": ["--workers", 2]}.items():
+        out = tmp_path / f"{name}.json"
+        words = ("score", tmp_path / "g.parquet", "--store", store, "--by", "type", *more)
+        assert run(*words, "--json", out, "--csv", out.with_suffix(".csv")) == 0
+        printed = capsys.readouterr()
+        results.append((out.read_bytes(), out.with_suffix(".csv").read_bytes(), printed.out))
+        assert printed.err == ""
+    assert results[0] == results[1] == results[2]
+    findings = {one["kind"]: one["count"] for one in json.loads(results[0][0])["findings"]}
+    assert findings["missing"] > 2
+    assert findings["unknown scene"] >= 4
+
+
+def test_raw_data_are_scored_by_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argoverse1_folder(tmp_path / "raw", sequences=1)
+    words = ("score", "f.csv", "--raw", "argoverse1", tmp_path / "raw", "--split", "train")
+    line = error_line(capsys, *words, "--workers", 2)
+    assert "--workers, --cluster: are for --store" in line
 
 
 def test_options_that_do_not_fit_are_refused(

@@ -9,7 +9,8 @@ from support.cli import error_line, run
 from support.scenes import make_scene
 
 from trajformer.cli import predict as command
-from trajformer.cli.parts import Job, Part
+from trajformer.cli.parts import Job
+from trajformer.evaluation.parts import Part
 from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
 
@@ -50,9 +51,9 @@ def test_an_interrupted_run_keeps_its_parts(
     whole = command.run_parts
 
     def stopped(
-        args: Any, source: Any, missing: list[Part], job: Job, done: int
+        args: Any, source: Any, missing: dict[Part, Job], done: int
     ) -> Iterator[tuple[Part, Any]]:
-        yield from whole(args, source, missing[:2], job, done)
+        yield from whole(args, source, dict(list(missing.items())[:2]), done)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -69,11 +70,11 @@ def test_an_interrupted_run_keeps_its_parts(
     seen: list[int] = []
 
     def counted(
-        args: Any, source: Any, missing: list[Part], job: Job, done: int
+        args: Any, source: Any, missing: dict[Part, Job], done: int
     ) -> Iterator[tuple[Part, Any]]:
         seen.append(len(missing))
         assert {path: path.stat().st_mtime_ns for path in made} == made
-        yield from whole(args, source, missing, job, done)
+        yield from whole(args, source, missing, done)
 
     monkeypatch.setattr(command, "run_parts", counted)
     assert run(*predict(store, out, "--workers", 2)) == 0

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import add_forecasters, load_forecaster, sources
 from trajformer.cli.parsing import Parser, new_parser
-from trajformer.cli.parts import Slice, add_parts, has_parts, plan, run_parts
+from trajformer.cli.parts import add_parts, has_parts, run_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
 from trajformer.errors import TrajformerError
+from trajformer.evaluation.parts import Slice, plan
 
 if TYPE_CHECKING:
     from trajformer.evaluation.scoring import Rules, Scoring
@@ -78,7 +79,7 @@ def _evaluate_parts(
 
     parts = plan(len(scenes), args.batch_size)
     job = partial(tally_part, rules=rules, batch_size=args.batch_size)
-    contents = dict(run_parts(args, source, parts, job))
+    contents = dict(run_parts(args, source, dict.fromkeys(parts, job)))
     tally = Tally(rules)
     for part in parts:
         tally.join(contents.pop(part))

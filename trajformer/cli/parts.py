@@ -1,4 +1,4 @@
-"""Forecasts of a split in parts: by several processes, or by actors of a Ray cluster.
+"""Forecasts and scores of a split in parts: by several processes, or by actors of a Ray cluster.
 
 Parts have the same scenes and batches for any number of processes, so that the result is the same.
 Each process has one thread unless --threads is given.
@@ -12,10 +12,9 @@ import signal
 import warnings
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,45 +25,21 @@ from trajformer.cli.files import bars
 from trajformer.cli.forecasters import load_forecaster
 from trajformer.cli.parsing import Parser, Workers
 from trajformer.errors import HANGUP, TrajformerError, TrajformerWarning, one_line
-from trajformer.scenes.scene import Scene
+from trajformer.evaluation.parts import Part, Slice
 from trajformer.scenes.spec import warn
+from trajformer.scenes.store import SceneStore
 
 if TYPE_CHECKING:
     from trajformer.models.forecaster import Predictor
-    from trajformer.scenes.store import SceneStore
 
-MIN_SCENES = 256  # of a part, but the last one
 MAX_LOSSES = 4  # of an actor of Ray, which starts again
 POLL_S = 1.0
 REPEAT = "the same command continues, perhaps with fewer --workers"
 
 
-@dataclass(frozen=True)
-class Part:
-    """Scenes `start` to `stop` of a split."""
-
-    start: int
-    stop: int
-
-
-class Slice:
-    """Neighboring scenes of a split, as `evaluation.evaluate.Scenes`."""
-
-    def __init__(self, scenes: SceneStore, part: Part) -> None:
-        self.scenes = scenes
-        self.part = part
-        self.split = scenes.split
-        self.root = scenes.root
-
-    def __len__(self) -> int:
-        return self.part.stop - self.part.start
-
-    def __getitem__(self, index: int) -> Scene:
-        return self.scenes[self.part.start + index]
-
-
-# Makes the result of a part. It is a function of a module, which other processes can import.
-Job = Callable[["Predictor", Slice], Any]
+# Makes the result of a part, with the forecaster if there is one. It is a function of a module,
+# which other processes can import.
+Job = Callable[["Predictor | None", Slice], Any]
 # The result, and warnings about the scenes of the part.
 Result = tuple[Any, list[str]]
 
@@ -98,29 +73,24 @@ def has_parts(args: Namespace) -> bool:
     return args.workers is not None or args.cluster == "ray"
 
 
-def plan(num_scenes: int, batch_size: int) -> list[Part]:
-    """Parts of whole batches, so that no batch depends on the parts."""
-    size = -(-MIN_SCENES // batch_size) * batch_size
-    return [Part(start, min(start + size, num_scenes)) for start in range(0, num_scenes, size)]
-
-
 def run_parts(
-    args: Namespace, source: Path | str, parts: list[Part], job: Job, done: int = 0
+    args: Namespace, source: Path | str | None, jobs: Mapping[Part, Job], done: int = 0
 ) -> Iterator[tuple[Part, Any]]:
     """Yield parts with their results, in any order; at the end, repeat the warnings of one part.
 
-    `source` is a model of `forecasters.sources`, and `done` the number of scenes of parts that
-    exist. Raises TrajformerError: a process ended, there is no Ray cluster, or an error of `job`.
+    `source` is a model of `forecasters.sources`, or None for jobs without a forecaster, and `done`
+    the number of scenes of parts that exist. Raises TrajformerError: a process ended, there is no
+    Ray cluster, or an error of a job.
     """
-    if not parts:
+    if not jobs:
         return
     worker = _Worker(args, source)
     run = _run_on_ray if args.cluster == "ray" else _run_locally
     messages: dict[int, list[str]] = {}
-    total = done + sum(part.stop - part.start for part in parts)
+    total = done + sum(part.stop - part.start for part in jobs)
     bar = tqdm(total=total, initial=done, unit="scene", desc=args.split, disable=not bars())
     with bar:
-        for part, (result, warned) in run(args, worker, parts, job):
+        for part, (result, warned) in run(args, worker, jobs):
             bar.update(part.stop - part.start)
             if warned:
                 messages[part.start] = warned
@@ -133,14 +103,14 @@ def run_parts(
 class _Worker:
     """A process, or an actor of Ray, which loads scenes and model once."""
 
-    def __init__(self, args: Namespace, source: Path | str) -> None:
+    def __init__(self, args: Namespace, source: Path | str | None) -> None:
         # The current folder of a process of Ray differs.
         if isinstance(source, Path) and source.exists():
             source = source.absolute()
         self.source = source
         self.args = copy.copy(args)
         self.args.store = args.store.absolute()
-        self.loaded: tuple[SceneStore, Predictor] | None = None
+        self.loaded: tuple[SceneStore, Predictor | None] | None = None
 
     def make(self, job: Job, part: Part) -> Result | TrajformerError:
         """The result of a part; errors about its input are returned, because Ray wraps them."""
@@ -150,7 +120,7 @@ class _Worker:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", TrajformerWarning)
                 if self.loaded is None:
-                    self.loaded = load_forecaster(self.args, self.source, "predict")
+                    self.loaded = self._load()
                     torch.set_num_threads(self.args.threads or 1)
                     caught.clear()  # the first process has shown them
                 scenes, predictor = self.loaded
@@ -158,6 +128,11 @@ class _Worker:
         except TrajformerError as error:
             return error
         return result, [str(one.message) for one in caught]
+
+    def _load(self) -> tuple[SceneStore, Predictor | None]:
+        if self.source is None:
+            return SceneStore(self.args.store, self.args.split), None
+        return load_forecaster(self.args, self.source, "predict")
 
 
 _worker: _Worker | None = None  # of a local process
@@ -183,15 +158,15 @@ def _checked(result: Result | TrajformerError) -> Result:
 
 
 def _run_locally(
-    args: Namespace, worker: _Worker, parts: list[Part], job: Job
+    args: Namespace, worker: _Worker, jobs: Mapping[Part, Job]
 ) -> Iterator[tuple[Part, Result]]:
     """Results of processes of this machine."""
     # Forking a process that has threads may deadlock.
     context = get_context("spawn")
-    pool = ProcessPoolExecutor(min(args.workers, len(parts)), context, _start, (worker,))
+    pool = ProcessPoolExecutor(min(args.workers, len(jobs)), context, _start, (worker,))
     try:
         running: dict[Future[Result | TrajformerError], Part] = {}
-        for part in parts:
+        for part, job in jobs.items():
             running[pool.submit(_make, job, part)] = part
         for future in as_completed(running):
             # A result may be large, so none is kept.
@@ -204,7 +179,7 @@ def _run_locally(
 
 
 def _run_on_ray(
-    args: Namespace, worker: _Worker, parts: list[Part], job: Job
+    args: Namespace, worker: _Worker, jobs: Mapping[Part, Job]
 ) -> Iterator[tuple[Part, Result]]:
     """Results of the actors of a cluster; Ray repeats the part of a lost actor."""
     from data_prep.engine.ray_runner import connect
@@ -218,14 +193,14 @@ def _run_on_ray(
             uses["num_gpus"] = 1
         restarts = {"max_restarts": MAX_LOSSES, "max_task_retries": MAX_LOSSES}
         actor_class = ray.remote(**uses, **restarts)(_Worker)
-        count = min(args.workers or num_devices, num_devices, len(parts))
+        count = min(args.workers or num_devices, num_devices, len(jobs))
         idle = [actor_class.remote(worker.args, worker.source) for _ in range(count)]
-        waiting = deque(parts)
+        waiting = deque(jobs.items())
         running: dict[Any, tuple[Any, Part]] = {}
         while waiting or running:
             while waiting and idle:
                 actor = idle.pop()
-                part = waiting.popleft()
+                part, job = waiting.popleft()
                 running[actor.make.remote(job, part)] = (actor, part)
             finished, _ = ray.wait(list(running), timeout=POLL_S)
             for reference in finished:

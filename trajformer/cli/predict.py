@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster, sources
 from trajformer.cli.parsing import Parser, new_parser
-from trajformer.cli.parts import Part, Slice, add_parts, has_parts, plan, run_parts
+from trajformer.cli.parts import add_parts, has_parts, run_parts
 from trajformer.errors import TrajformerError, TrajformerWarning
+from trajformer.evaluation.parts import Part, Slice, plan
 from trajformer.scenes.files import write_atomically
 from trajformer.scenes.manifest import shard_sizes
 from trajformer.scenes.spec import DataSpec, warn
@@ -100,7 +101,8 @@ def forecasts_of_parts(args: Namespace, scenes: SceneStore) -> Iterator[TrackFor
     missing = [part for part in parts if not _part_path(folder, part).is_file()]
     num_missing = sum(part.stop - part.start for part in missing)
     job = partial(write_part, folder=folder, batch_size=args.batch_size)
-    for _ in run_parts(args, source, missing, job, len(scenes) - num_missing):
+    jobs = dict.fromkeys(missing, job)
+    for _ in run_parts(args, source, jobs, len(scenes) - num_missing):
         pass  # its file is written
     for part in parts:
         for tracks in read_forecasts(_part_path(folder, part)).values():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trajformer.evaluation.breakdown import GroupKey
     from trajformer.evaluation.evaluate import Scenes
     from trajformer.evaluation.forecast_file import AllModes
+    from trajformer.evaluation.score import PartRunner
     from trajformer.evaluation.scoring import Detail, Rules, Scoring
     from trajformer.evaluation.tables import Table
 
@@ -439,9 +440,16 @@ def print_groups(groups: dict[str, pd.DataFrame]) -> None:
         print(table.round(3).to_string())
 
 
-def read_file(args: Namespace, scenes: RecordedScenes, path: Path, progress: bool) -> Scoring:
+def read_file(
+    args: Namespace,
+    scenes: RecordedScenes,
+    path: Path,
+    progress: bool,
+    run: PartRunner | None = None,
+) -> Scoring:
     """The record of a forecast file, with the agents and rules of the options."""
-    return score_modes(args, scenes, path, checked_modes(path, scenes), rules_of(args), progress)
+    modes = checked_modes(path, scenes)
+    return score_modes(args, scenes, path, modes, rules_of(args), progress, run)
 
 
 def checked_modes(path: Path, scenes: RecordedScenes) -> AllModes:
@@ -461,6 +469,7 @@ def score_modes(
     modes: AllModes,
     rules: Rules,
     progress: bool,
+    run: PartRunner | None = None,
 ) -> Scoring:
     """The record of the content of a forecast file, with the agents of the options."""
     from trajformer.evaluation.score import score
@@ -473,4 +482,5 @@ def score_modes(
         joint=args.joint,
         label=str(path),
         progress=progress,
+        run=run,
     )

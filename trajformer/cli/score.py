@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data_prep.raw_scenes import RawScenes, scenes_of_raw
 from data_prep.readers.names import READERS
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import AGENT_CHOICES, warn_if_interrupted
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
+from trajformer.cli.parts import add_parts, has_parts, run_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report
 from trajformer.errors import TrajformerError
+from trajformer.evaluation.parts import Part, Slice
 from trajformer.scenes.spec import warn
 from trajformer.scenes.store import SceneStore
+
+if TYPE_CHECKING:
+    from trajformer.evaluation.score import PartRunner, PartScorer, ScoredPart, Tracks
 
 # repeated from evaluation.forecast_csv
 CSV_COLUMNS = ("scene_id", "track_id", "mode", "probability", "step", "x", "y")
@@ -30,6 +38,8 @@ def parser() -> Parser:
         "listed. Several files are compared with the first."
     )
     add_forecasts(made)
+    add_parts(made)
+    made.set_defaults(threads=1, accelerator="cpu")  # of the parts
     add_results(made)
     add_overwrite(made)
     return made
@@ -70,15 +80,39 @@ def run(args: Namespace) -> None:
     names = [str(path) for path in args.forecasts]
     if len(set(names)) < len(names):
         raise TrajformerError(f"{' '.join(names)}: give different files")
+    by_parts = has_parts(args)
     scenes = recorded_scenes(args)
-    scorings = [read_file(args, scenes, path, bars()) for path in args.forecasts]
+    run_each: PartRunner | None = None
+    if by_parts:
+        if isinstance(scenes, RawScenes):
+            raise TrajformerError("--workers, --cluster: are for --store")
+        run_each = partial(_score_parts, args, scenes)
+    scorings = [read_file(args, scenes, path, bars(), run_each) for path in args.forecasts]
     baseline = None
     if args.against is not None:
-        baseline = read_file(args, scenes, args.against, bars())
+        baseline = read_file(args, scenes, args.against, bars(), run_each)
     report(args, scenes, scorings, baseline)
     if isinstance(scenes, RawScenes) and scenes.warnings:
         count = f"{len(scenes.warnings)} warnings about its scenes"
         warn(f"{scenes.root}: {count}, the first: {next(iter(scenes.warnings))}")
+
+
+def _score_parts(
+    args: Namespace, scenes: SceneStore, scorer: PartScorer, parts: list[Part], tracks: Tracks
+) -> Iterator[tuple[Part, ScoredPart]]:
+    """Score parts by several processes; each receives the forecasts of its scenes."""
+    scene_ids = scenes.scene_ids()
+    jobs = {}
+    for part in parts:
+        names = set(scene_ids[part.start : part.stop])
+        of_part = {name: tracks[name] for name in names & tracks.keys()}
+        jobs[part] = partial(_score_slice, scorer=scorer, tracks=of_part)
+    yield from run_parts(args, None, jobs)
+
+
+def _score_slice(_: object, scenes: Slice, scorer: PartScorer, tracks: Tracks) -> ScoredPart:
+    """The job of a part, which needs no forecaster."""
+    return scorer(tracks, scenes)
 
 
 def recorded_scenes(args: Namespace) -> SceneStore | RawScenes:

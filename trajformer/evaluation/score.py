@@ -1,13 +1,15 @@
 """Score forecasts of any origin: match them with recorded scenes, and list what does not fit.
 
 A model has the same record. Positions are float64 here, so errors equal the results of
-other scorers to the precision of the recorded positions.
+other scorers to the precision of the recorded positions. A split is scored in parts, perhaps by
+several processes; the record does not depend on their number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +29,13 @@ from trajformer.evaluation.forecast_file import (
     TrackForecast,
     forecast_of,
 )
+from trajformer.evaluation.parts import Part, Slice, plan
 from trajformer.evaluation.scoring import AgentChoice, Finding, Rules, Scoring, targets_of
-from trajformer.evaluation.tally import collect
+from trajformer.evaluation.tally import Tally, TallyContents
 from trajformer.scenes.scene import Scene
 from trajformer.scenes.spec import DataSpec, check_scenes
 
+BATCH_SIZE = 32  # scenes
 MAX_EXAMPLES = 20  # of each kind, in the record
 SAME_PROBABILITY = 1e-6  # of joint futures, in all tracks of a scene
 KINDS = {  # of findings: not scored, or changed
@@ -71,6 +75,13 @@ class Findings:
         examples = self.examples.setdefault(kind, [])
         if len(examples) < MAX_EXAMPLES:
             examples.append(text)
+
+    def join(self, later: Findings) -> None:
+        """Add the agents and scenes of a later part of the split."""
+        for kind, count in later.counts.items():
+            self.counts[kind] = self.counts.get(kind, 0) + count
+            examples = self.examples.get(kind, []) + later.examples[kind]
+            self.examples[kind] = examples[:MAX_EXAMPLES]
 
     def result(self) -> tuple[Finding, ...]:
         """The kinds that occur, in the order of `KINDS`."""
@@ -185,6 +196,22 @@ def first_scene(scenes: Scenes) -> Scene:
     raise TrajformerError(f"{scenes.root}: no scene of split '{scenes.split}' is usable: {reason}")
 
 
+@dataclass(frozen=True, eq=False)
+class ScoredPart:
+    """The result of a part of a split, plain data that pass between processes."""
+
+    contents: TallyContents
+    findings: Findings
+    used: set[str]  # ids of the scenes
+    has_future: bool  # of at least one scene
+
+
+# Scores the scenes of a part with their forecasts; it can be sent to other processes.
+PartScorer = Callable[[Tracks, Scenes], ScoredPart]
+# Scores parts of a split, and yields them in any order.
+PartRunner = Callable[[PartScorer, list[Part], Tracks], Iterator[tuple[Part, ScoredPart]]]
+
+
 def score(
     modes: AllModes,
     scenes: Scenes,
@@ -194,6 +221,7 @@ def score(
     joint: bool = False,
     label: str = "",
     progress: bool = False,
+    run: PartRunner | None = None,
 ) -> Scoring:
     """The record of forecasts of some scenes.
 
@@ -205,6 +233,8 @@ def score(
         joint: mode k of all agents of a scene is one joint future.
         label: name of the forecasts, for tables and errors.
         progress: show a progress bar.
+        run: scores the parts of the split, for example by several processes; by default, they are
+            scored one after another.
 
     Raises TrajformerError: no forecast can be scored, or the forecasts of a scene are not joint.
     """
@@ -214,20 +244,72 @@ def score(
     rules.check(spec)
     findings = Findings()
     tracks = usable_tracks(modes, spec.num_future or 0, findings)
-    matching = _Matching(tracks, agents, rules, joint, findings)
+    parts = plan(len(scenes), BATCH_SIZE)
+    scorer = partial(score_part, agents=agents, rules=rules, joint=joint)
     try:
-        scoring = collect(matching.batches(scenes, progress), rules)
+        if run is None:
+            scored = dict(_one_by_one(scorer, parts, tracks, scenes, progress))
+        else:
+            scored = dict(run(scorer, parts, tracks))
     except TrajformerError as error:
         raise TrajformerError(f"{label}: {error}") from error
-    matching.add_unused(scenes)
+
+    tally = Tally(rules)
+    used = set[str]()
+    has_future = False
+    for part in parts:
+        one = scored.pop(part)
+        tally.join(one.contents)
+        findings.join(one.findings)
+        used |= one.used
+        has_future |= one.has_future
+    _add_unused(tracks, used, findings)
+    scoring = tally.scoring()
     found = findings.result()
     if scoring.per_agent.empty:
         reasons = [finding.line() for finding in found]
-        if not matching.has_future:
+        if not has_future:
             reasons = ["its scenes have no recorded future"]
         reason = "; ".join(reasons) or "it has no forecasts"
         raise TrajformerError(f"{label}: no agent of {where} can be scored: {reason}")
     return replace(scoring, label=label, agents=agents, joint=joint, scenes=spec, findings=found)
+
+
+def score_part(
+    tracks: Tracks,
+    scenes: Scenes,
+    agents: AgentChoice,
+    rules: Rules,
+    joint: bool,
+    advance: Callable[[int], object] = int,
+) -> ScoredPart:
+    """Score the scenes of a part; `advance` receives the number of scenes of each batch."""
+    matching = _Matching(tracks, agents, rules, joint)
+    tally = Tally(rules)
+    for scored in matching.batches(scenes, advance):
+        tally.add(scored)
+    return ScoredPart(tally.contents(), matching.findings, matching.used, matching.has_future)
+
+
+def _one_by_one(
+    scorer: partial[ScoredPart],
+    parts: list[Part],
+    tracks: Tracks,
+    scenes: Scenes,
+    progress: bool,
+) -> Iterator[tuple[Part, ScoredPart]]:
+    """The parts in their order, scored by this process."""
+    with tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress) as bar:
+        for part in parts:
+            yield part, scorer(tracks, Slice(scenes, part), advance=bar.update)
+
+
+def _add_unused(tracks: Tracks, used: set[str], findings: Findings) -> None:
+    """List the forecasts of scenes that are not in the split."""
+    for scene_id, of_scene in tracks.items():
+        if scene_id not in used:
+            for track_id in of_scene:
+                findings.add("unknown scene", scene_id, track_id)
 
 
 class _Match(NamedTuple):
@@ -246,26 +328,22 @@ class _Matching:
     agents: AgentChoice
     rules: Rules
     joint: bool
-    findings: Findings
 
     def __post_init__(self) -> None:
+        self.findings = Findings()
         self.used = set[str]()  # ids of scenes
         self.has_future = False  # of at least one scene
 
-    def batches(
-        self, scenes: Scenes, progress: bool, batch_size: int = 32
-    ) -> Iterator[ScoredBatch]:
+    def batches(self, scenes: Scenes, advance: Callable[[int], object]) -> Iterator[ScoredBatch]:
         """All scenes in order, with truth that is valid for the agents with a forecast."""
         config = BatchConfig(targets=targets_of(self.agents))
-        bar = tqdm(total=len(scenes), unit="scene", desc=scenes.split, disable=not progress)
-        with bar:
-            for start in range(0, len(scenes), batch_size):
-                stop = min(start + batch_size, len(scenes))
-                read = self._read(scenes, range(start, stop))
-                if read:
-                    batch = restricted(collate(read, config), self.rules)
-                    yield self._match(read, batch)
-                bar.update(stop - start)
+        for start in range(0, len(scenes), BATCH_SIZE):
+            stop = min(start + BATCH_SIZE, len(scenes))
+            read = self._read(scenes, range(start, stop))
+            if read:
+                batch = restricted(collate(read, config), self.rules)
+                yield self._match(read, batch)
+            advance(stop - start)
 
     def _read(self, scenes: Scenes, indices: range) -> list[Scene]:
         """The scenes that can be read; the others, of a raw folder, are findings."""
@@ -343,13 +421,6 @@ class _Matching:
             logit = _joint_logit(observation.scene_id, logit, matched)
         frame = observation.frame
         return Forecast(torch.from_numpy(position), torch.from_numpy(logit), frame)
-
-    def add_unused(self, scenes: Scenes) -> None:
-        """List the forecasts of scenes that are not in the split."""
-        for scene_id, of_scene in self.tracks.items():
-            if scene_id not in self.used:
-                for track_id in of_scene:
-                    self.findings.add("unknown scene", scene_id, track_id)
 
 
 def _joint_logit(

@@ -393,6 +393,8 @@ def test_maps_of_road_lines_are_received_on_request_only(tmp_path: Path) -> None
         data = scene_data(tmp_path, drawn[:2], drawn[2:], batch=BatchConfig(road_lines=True))
     assert data.spec.has_map and data.train[[0]].observation.polyline_mask.all()
     assert not data.spec.has_lanes
+    with pytest.warns(TrajformerWarning, match="data.val: .*: the maps have no lanes"):
+        scene_data(tmp_path / "lanes", SCENES[:2], drawn[2:], batch=BatchConfig(road_lines=True))
 
 
 def test_a_run_keeps_the_properties_of_its_training_scenes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Forecasts and scores of a split in parts: by several processes, or by actors of a Ray cluster.
 
 Parts have the same scenes and batches for any number of processes, so that the result is the same.
-Each process has one thread unless --threads is given.
+Each process has one thread unless --threads of a command with a model is given.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def add_parts(parser: Parser) -> None:
     parser.add_argument(
         "--workers",
         type=Workers,
-        help="number of processes, with one thread each unless --threads is given; the result "
-        "is the same for any number",
+        help="number of processes, with one thread each by default; the result is the same for "
+        "any number",
     )
     parser.add_argument(
         "--cluster",
         choices=("local", "ray"),
         default="local",
         help="local processes, or a Ray cluster on which all paths are shared folders: one actor "
-        "for each GPU, or for each CPU if there is no GPU, at most --workers",
+        "for each GPU, or for each CPU if there is no GPU or no model, at most --workers",
     )
     parser.add_argument(
         "--ray-address",

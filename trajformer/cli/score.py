@@ -39,7 +39,7 @@ def parser() -> Parser:
     )
     add_forecasts(made)
     add_parts(made)
-    made.set_defaults(threads=1, accelerator="cpu")  # of the parts
+    made.set_defaults(threads=1, accelerator="cpu")  # parts have no model
     add_results(made)
     add_overwrite(made)
     return made

@@ -7,7 +7,6 @@ parts, so that the record does not depend on the number of processes.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,14 +93,6 @@ class Tally:
             rules=self.rules,
             num_targets=self.num_targets,
         )
-
-
-def collect(results: Iterable[ScoredBatch], rules: Rules) -> Scoring:
-    """The record of scored batches, without its names."""
-    tally = Tally(rules)
-    for scored in results:
-        tally.add(scored)
-    return tally.scoring()
 
 
 def _as_arrays(state: Any) -> Any:

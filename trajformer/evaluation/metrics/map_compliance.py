@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trajformer.scenes.scene import AgentKind, PolylineKind, Scene
+from trajformer.scenes.scene import AgentKind, PolylineKind, Scene, is_lane
 
 MOVING_M_S = 1.0  # slower agents have no direction that could turn
 OFF_LANE_M = 3.0  # between half of a lane and a whole one
@@ -103,9 +103,8 @@ class SceneMap(NamedTuple):
     @classmethod
     def of(cls, scene: Scene) -> SceneMap:
         """The map of a scene; lanes of all kinds."""
-        is_lane = scene.polyline_kind < int(PolylineKind.CROSSWALK)
         is_area = scene.polyline_kind == int(PolylineKind.DRIVABLE_AREA)
-        lanes = _lane_segments(scene, is_lane)
+        lanes = _lane_segments(scene, is_lane(scene.polyline_kind))
         areas = _area_edges(scene, np.flatnonzero(is_area))
         return cls(lanes, areas)
 

@@ -29,7 +29,9 @@ from trajformer.scenes.store import SceneStore
 
 COMMAND = [sys.executable, "-m", "trajformer.cli"]
 NEVER = 1_000_000  # epochs between validations
-STOP_S = 3.0  # for trainings to end after an interruption
+# For trainings to end after an interruption: the step that runs, and a checkpoint; on a busy machine
+# this is many times what it usually is.
+STOP_S = 30.0
 INTERRUPTED = 130  # exit status of a training after Ctrl-C
 
 

@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --constraint constraints.txt --editable
+# Two processes, each with whole files, in the order of tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Fast tests of every package, for the time between two edits.
 QUICK := tests/test_architecture.py tests/core tests/scenes/test_geometry.py tests/data/test_batch.py tests/losses/test_set_loss.py \
   tests/scenes/test_track_history.py tests/deploy/test_stream.py tests/models/test_modes.py tests/models/test_crowd.py tests/recipes tests/evaluation/test_metrics.py tests/plotting/test_artists.py \
@@ -31,10 +33,10 @@ demo: .venv/demo
 	$(BIN)/trajformer demo --out demo
 
 quick: .venv/dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(QUICK)
+	$(PYTEST) $(QUICK)
 
 test: .venv/dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(PYTEST)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -1,7 +1,9 @@
 """`evaluate` and `score` in parts: the same result for any number of processes."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -9,7 +11,11 @@ from support.cli import error_line, run
 from support.fixtures import argoverse1_folder
 from support.scenes import make_scene
 
+from trajformer.cli import kept_parts
+from trajformer.cli.kept_parts import parts_folder
+from trajformer.cli.parts import Job
 from trajformer.evaluation.evaluate import evaluate
+from trajformer.evaluation.parts import Part
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.manifest import write_manifest
 from trajformer.scenes.shard import ShardInfo, shard_path, write_shard
@@ -79,6 +85,64 @@ def test_scores_of_files_are_the_same_for_any_number_of_processes(
     findings = {one["kind"]: one["count"] for one in json.loads(results[0][0])["findings"]}
     assert findings["missing"] > 2
     assert findings["unknown scene"] >= 4
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    """Run a command that is interrupted after its first part."""
+    whole = kept_parts.run_parts
+
+    def stopped(args: Any, source: Any, jobs: dict[Part, Job], done: int) -> Iterator[Any]:
+        yield next(iter(whole(args, source, dict(list(jobs.items())[:1]), done)))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_parts, "run_parts", stopped)
+        assert run(*words) != 0
+
+
+@pytest.mark.parametrize("command", ["evaluate", "score"])
+def test_an_interrupted_run_keeps_its_parts(
+    store: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    words: list[object] = [command, "--store", store, "--by", "type"]
+    if command == "evaluate":
+        words += [*MODEL, "--details", "dynamics"]
+    else:
+        file = tmp_path / "f.parquet"
+        assert run("predict", *MODEL, "--store", store, "--agents", "all", "--out", file) == 0
+        words += [file]
+    out = tmp_path / "m.json"
+    words += ["--json", out, "--workers"]
+    interrupted(monkeypatch, *words, 1)
+    folder = parts_folder(out) / "0"
+    assert not out.exists() and len(list(folder.glob("*.pt"))) == 1
+
+    line = error_line(capsys, *words, 1, "--agents", "focal")
+    assert f"{folder}: has parts of an interrupted run with another model" in line
+    [part] = folder.glob("*.pt")
+    content = part.read_bytes()
+    part.write_bytes(content[:-100])
+    assert f"{part}: cannot be read; remove this file" in error_line(capsys, *words, 1)
+    part.write_bytes(content)
+
+    seen: list[tuple[int, int]] = []
+    whole = kept_parts.run_parts
+
+    def counted(args: Any, source: Any, jobs: dict[Part, Job], done: int) -> Iterator[Any]:
+        seen.append((len(jobs), done))
+        yield from whole(args, source, jobs, done)
+
+    monkeypatch.setattr(kept_parts, "run_parts", counted)
+    assert run(*words, 1) == 0
+    assert seen == [(1, 256)]
+    assert not parts_folder(out).exists()
+    once = tmp_path / "once.json"
+    assert run(*[once if word == out else word for word in words], 1) == 0
+    assert once.read_bytes() == out.read_bytes()
 
 
 def test_raw_data_are_scored_by_one_process(

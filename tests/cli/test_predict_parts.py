@@ -9,6 +9,7 @@ from support.cli import error_line, run
 from support.scenes import make_scene
 
 from trajformer.cli import predict as command
+from trajformer.cli.kept_parts import parts_folder
 from trajformer.cli.parts import Job
 from trajformer.evaluation.parts import Part
 from trajformer.scenes.manifest import write_manifest
@@ -41,7 +42,7 @@ def test_forecasts_are_the_same_for_any_number_of_processes(store: Path, tmp_pat
     out = tmp_path / "two.parquet"  # one is in the next test
     assert run(*predict(store, out, "--workers", 2)) == 0
     assert out.read_bytes() == plain.read_bytes()
-    assert not command.parts_folder(out).exists()
+    assert not parts_folder(out).exists()
 
 
 def test_an_interrupted_run_keeps_its_parts(
@@ -60,12 +61,12 @@ def test_an_interrupted_run_keeps_its_parts(
         patch.setattr(command, "run_parts", stopped)
         assert run(*predict(store, out, "--workers", 1)) != 0
     assert not out.exists()
-    folder = command.parts_folder(out)
+    folder = parts_folder(out)
     made = {path: path.stat().st_mtime_ns for path in folder.glob("*.parquet")}
     assert len(made) == 2
 
     line = error_line(capsys, *predict(store, out, "--workers", 1, "--batch-size", 16))
-    assert "has forecasts of an interrupted run with another model, store or option" in line
+    assert "has parts of an interrupted run with another model, store or option" in line
 
     seen: list[int] = []
 

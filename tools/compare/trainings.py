@@ -29,8 +29,8 @@ from trajformer.scenes.store import SceneStore
 
 COMMAND = [sys.executable, "-m", "trajformer.cli"]
 NEVER = 1_000_000  # epochs between validations
-# For trainings to end after an interruption: the step that runs, and a checkpoint; on a busy machine
-# this is many times what it usually is.
+# For trainings to end after an interruption: the present step, and a checkpoint. A busy machine may
+# need seconds for them.
 STOP_S = 30.0
 INTERRUPTED = 130  # exit status of a training after Ctrl-C
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import add_forecasters, load_forecaster, sources
+from trajformer.cli.kept_parts import open_folder, parts_folder, remove_parts, run_kept_parts
 from trajformer.cli.parsing import Parser, new_parser
-from trajformer.cli.parts import add_parts, has_parts, run_parts
+from trajformer.cli.parts import add_parts, has_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.parts import Slice, plan
@@ -56,10 +57,14 @@ def run(args: Namespace) -> None:
     # all are loaded before the first one is scored, so that an error costs no time
     loaded = [load_forecaster(args, source, "evaluate") for source in sources(args)]
     scorings = []
-    for source, (scenes, predictor) in zip(sources(args), loaded, strict=True):
+    for number, (source, (scenes, predictor)) in enumerate(zip(sources(args), loaded, strict=True)):
         if by_parts:
             assert source is not None  # an error of `load_forecaster`
-            one = _evaluate_parts(args, source, scenes, predictor, rules)
+            folder = None
+            if args.json is not None:
+                folder = parts_folder(args.json.absolute()) / str(number)
+                open_folder(folder, args, source, batch_size=args.batch_size, rules=rules)
+            one = _evaluate_parts(args, source, scenes, predictor, rules, folder)
         else:
             size = args.batch_size
             one = evaluate(predictor, scenes, rules=rules, batch_size=size, progress=bars())
@@ -68,18 +73,29 @@ def run(args: Namespace) -> None:
     if args.against is not None:
         baseline = read_file(args, scenes, args.against, bars())
     report(args, scenes, scorings, baseline)
+    if by_parts:
+        remove_parts(args.json)
 
 
 def _evaluate_parts(
-    args: Namespace, source: Path | str, scenes: SceneStore, predictor: Predictor, rules: Rules
+    args: Namespace,
+    source: Path | str,
+    scenes: SceneStore,
+    predictor: Predictor,
+    rules: Rules,
+    folder: Path | None,
 ) -> Scoring:
-    """The record of a model, from the tallies of the parts of the split, joined in their order."""
+    """The record of a model, from the tallies of the parts of the split, joined in their order.
+
+    The tallies are kept in `folder` until the output is written.
+    """
     from trajformer.evaluation.evaluate import scoring_of
-    from trajformer.evaluation.tally import Tally
+    from trajformer.evaluation.tally import Tally, TallyContents
 
     parts = plan(len(scenes), args.batch_size)
     job = partial(tally_part, rules=rules, batch_size=args.batch_size)
-    contents = dict(run_parts(args, source, dict.fromkeys(parts, job)))
+    jobs = dict.fromkeys(parts, job)
+    contents = dict(run_kept_parts(args, source, jobs, folder, TallyContents))
     tally = Tally(rules)
     for part in parts:
         tally.join(contents.pop(part))

@@ -50,7 +50,8 @@ def add_parts(parser: Parser) -> None:
         "--workers",
         type=Workers,
         help="number of processes, with one thread each by default; the result is the same for "
-        "any number",
+        "any number, and after an interruption the same command continues (`evaluate` and `score` "
+        "only with --json)",
     )
     parser.add_argument(
         "--cluster",

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
-import shutil
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator
@@ -15,20 +12,17 @@ from typing import TYPE_CHECKING
 
 from trajformer.cli.files import bars, check_outputs, skipped_note
 from trajformer.cli.forecasters import add_forecaster, load_forecaster, sources
+from trajformer.cli.kept_parts import open_folder, part_path, parts_folder, remove_parts
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.parts import add_parts, has_parts, run_parts
 from trajformer.errors import TrajformerError, TrajformerWarning
-from trajformer.evaluation.parts import Part, Slice, plan
-from trajformer.scenes.files import write_atomically
-from trajformer.scenes.manifest import shard_sizes
+from trajformer.evaluation.parts import Slice, plan
 from trajformer.scenes.spec import DataSpec, warn
 
 if TYPE_CHECKING:
     from trajformer.evaluation.forecast_file import TrackForecast
     from trajformer.models.forecaster import Predictor
     from trajformer.scenes.store import SceneStore
-
-_INPUTS = "inputs.json"
 
 
 def parser() -> Parser:
@@ -73,16 +67,11 @@ def run(args: Namespace) -> None:
         reason = f"split '{args.split}' has no agent to forecast ({args.agents})"
         raise TrajformerError(f"{args.store}: {reason}")
     if by_parts:
-        shutil.rmtree(parts_folder(args.out))
+        remove_parts(args.out)
     print(f"{args.out}: forecasts of {count} agents in {len(scenes)} scenes")
     note = skipped_note(scenes)
     if note:
         print(note)
-
-
-def parts_folder(out: Path) -> Path:
-    """The folder with the parts of an output."""
-    return out.with_name(f".{out.name}.parts")
 
 
 def forecasts_of_parts(args: Namespace, scenes: SceneStore) -> Iterator[TrackForecast]:
@@ -95,40 +84,17 @@ def forecasts_of_parts(args: Namespace, scenes: SceneStore) -> Iterator[TrackFor
     [source] = sources(args)
     assert source is not None
     folder = parts_folder(args.out.absolute())
-    folder.mkdir(parents=True, exist_ok=True)
-    _check_inputs(args, source, folder)
+    open_folder(folder, args, source, batch_size=args.batch_size)
     parts = plan(len(scenes), args.batch_size)
-    missing = [part for part in parts if not _part_path(folder, part).is_file()]
+    missing = [part for part in parts if not part_path(folder, part, "parquet").is_file()]
     num_missing = sum(part.stop - part.start for part in missing)
     job = partial(write_part, folder=folder, batch_size=args.batch_size)
     jobs = dict.fromkeys(missing, job)
     for _ in run_parts(args, source, jobs, len(scenes) - num_missing):
         pass  # its file is written
     for part in parts:
-        for tracks in read_forecasts(_part_path(folder, part)).values():
+        for tracks in read_forecasts(part_path(folder, part, "parquet")).values():
             yield from tracks
-
-
-def _part_path(folder: Path, part: Part) -> Path:
-    return folder / f"{part.start:09d}.parquet"
-
-
-def _check_inputs(args: Namespace, source: Path | str, folder: Path) -> None:
-    """Write the inputs of a run to a file (TrajformerError: the parts are of other inputs)."""
-    model = str(source)
-    if isinstance(source, Path) and source.is_file():
-        model = hashlib.sha256(source.read_bytes()).hexdigest()
-    names = ("split", "agents", "joint", "batch_size", "threads", "accelerator")
-    inputs = {name: getattr(args, name) for name in names}
-    inputs["model"] = model
-    shards = json.dumps(shard_sizes(args.store / args.split), sort_keys=True)
-    inputs["shards"] = hashlib.sha256(shards.encode()).hexdigest()
-    text = json.dumps(inputs, sort_keys=True) + "\n"
-    path = folder / _INPUTS
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
-        reason = "has forecasts of an interrupted run with another model, store or option"
-        raise TrajformerError(f"{folder}: {reason}; remove this folder, or repeat that command")
-    write_atomically(path, text)
 
 
 def write_part(predictor: Predictor, scenes: Slice, folder: Path, batch_size: int) -> None:
@@ -141,7 +107,7 @@ def write_part(predictor: Predictor, scenes: Slice, folder: Path, batch_size: in
     with warnings.catch_warnings():
         # The joined file has the warnings about its tracks.
         warnings.simplefilter("ignore", TrajformerWarning)
-        write_forecasts(_part_path(folder, scenes.part), checked, DataSpec.of(scenes[0]))
+        write_forecasts(part_path(folder, scenes.part, "parquet"), checked, DataSpec.of(scenes[0]))
 
 
 def _select_agents(args: Namespace) -> None:

@@ -12,9 +12,10 @@ from data_prep.raw_scenes import RawScenes, scenes_of_raw
 from data_prep.readers.names import READERS
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import AGENT_CHOICES, warn_if_interrupted
+from trajformer.cli.kept_parts import open_folder, parts_folder, remove_parts, run_kept_parts
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
-from trajformer.cli.parts import add_parts, has_parts, run_parts
-from trajformer.cli.results import add_results, groups_by, read_file, report
+from trajformer.cli.parts import add_parts, has_parts
+from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.parts import Part, Slice
 from trajformer.scenes.spec import warn
@@ -82,32 +83,54 @@ def run(args: Namespace) -> None:
         raise TrajformerError(f"{' '.join(names)}: give different files")
     by_parts = has_parts(args)
     scenes = recorded_scenes(args)
-    run_each: PartRunner | None = None
-    if by_parts:
-        if isinstance(scenes, RawScenes):
-            raise TrajformerError("--workers, --cluster: are for --store")
-        run_each = partial(_score_parts, args, scenes)
-    scorings = [read_file(args, scenes, path, bars(), run_each) for path in args.forecasts]
-    baseline = None
+    if by_parts and isinstance(scenes, RawScenes):
+        raise TrajformerError("--workers, --cluster: are for --store")
+    files = [*args.forecasts]
     if args.against is not None:
-        baseline = read_file(args, scenes, args.against, bars(), run_each)
+        files.append(args.against)
+    scorings = []
+    for number, path in enumerate(files):
+        run_parts: PartRunner | None = None
+        if by_parts:
+            assert isinstance(scenes, SceneStore)
+            run_parts = partial(_score_parts, args, scenes, _parts_folder(args, path, number))
+        scorings.append(read_file(args, scenes, path, bars(), run_parts))
+    baseline = None if args.against is None else scorings.pop()
     report(args, scenes, scorings, baseline)
+    if by_parts:
+        remove_parts(args.json)
     if isinstance(scenes, RawScenes) and scenes.warnings:
         count = f"{len(scenes.warnings)} warnings about its scenes"
         warn(f"{scenes.root}: {count}, the first: {next(iter(scenes.warnings))}")
 
 
+def _parts_folder(args: Namespace, path: Path, number: int) -> Path | None:
+    """The folder that keeps the parts of a file of forecasts until --json is written."""
+    if args.json is None:
+        return None
+    folder = parts_folder(args.json.absolute()) / str(number)
+    open_folder(folder, args, path, rules=rules_of(args))
+    return folder
+
+
 def _score_parts(
-    args: Namespace, scenes: SceneStore, scorer: PartScorer, parts: list[Part], tracks: Tracks
+    args: Namespace,
+    scenes: SceneStore,
+    folder: Path | None,
+    scorer: PartScorer,
+    parts: list[Part],
+    tracks: Tracks,
 ) -> Iterator[tuple[Part, ScoredPart]]:
     """Score parts by several processes; each receives the forecasts of its scenes."""
+    from trajformer.evaluation.score import ScoredPart
+
     scene_ids = scenes.scene_ids()
     jobs = {}
     for part in parts:
         names = set(scene_ids[part.start : part.stop])
         of_part = {name: tracks[name] for name in names & tracks.keys()}
         jobs[part] = partial(_score_slice, scorer=scorer, tracks=of_part)
-    yield from run_parts(args, None, jobs)
+    yield from run_kept_parts(args, None, jobs, folder, ScoredPart)
 
 
 def _score_slice(_: object, scenes: Slice, scorer: PartScorer, tracks: Tracks) -> ScoredPart:

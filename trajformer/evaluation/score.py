@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -204,6 +204,25 @@ class ScoredPart:
     findings: Findings
     used: set[str]  # ids of the scenes
     has_future: bool  # of at least one scene
+
+    def record(self) -> dict[str, Any]:
+        """The same as dictionaries, lists and tensors, which a file can hold without code."""
+        return {
+            "contents": self.contents.record(),
+            "findings": vars(self.findings),
+            "used": sorted(self.used),
+            "has_future": self.has_future,
+        }
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> ScoredPart:
+        """The part of a record."""
+        return cls(
+            TallyContents.of(record["contents"]),
+            Findings(**record["findings"]),
+            set(record["used"]),
+            record["has_future"],
+        )
 
 
 # Scores the scenes of a part with their forecasts; it can be sent to other processes.

@@ -32,6 +32,20 @@ class TallyContents:
     metrics: dict[str, dict[str, Any]]
     num_targets: int
 
+    def record(self) -> dict[str, Any]:
+        """The same as dictionaries, lists and tensors, which a file can hold without code."""
+        return {
+            "rows": _with_tensors(vars(self.rows)),
+            "metrics": _with_tensors(self.metrics),
+            "num_targets": self.num_targets,
+        }
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> TallyContents:
+        """The contents of a record."""
+        rows = Rows(**_with_arrays(record["rows"]))
+        return cls(rows, _with_arrays(record["metrics"]), record["num_targets"])
+
 
 class Tally:
     """Collects scored batches; `scoring` is their record."""
@@ -93,6 +107,26 @@ class Tally:
             rules=self.rules,
             num_targets=self.num_targets,
         )
+
+
+def _with_tensors(value: Any) -> Any:
+    """A copy of nested dictionaries and lists, with tensors instead of arrays."""
+    if isinstance(value, dict):
+        return {key: _with_tensors(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_tensors(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.array(value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _with_arrays(value: Any) -> Any:
+    """The inverse of `_with_tensors`."""
+    if isinstance(value, dict):
+        return {key: _with_arrays(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(part) for part in value]
+    return value.numpy() if isinstance(value, torch.Tensor) else value
 
 
 def _as_arrays(state: Any) -> Any:

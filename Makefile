@@ -2,8 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --constraint constraints.txt --editable
-# Two processes, each with whole files, in the order of tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # Fast tests of every package, for the time between two edits.
 QUICK := tests/test_architecture.py tests/core tests/scenes/test_geometry.py tests/data/test_batch.py tests/losses/test_set_loss.py \
   tests/scenes/test_track_history.py tests/deploy/test_stream.py tests/models/test_modes.py tests/models/test_crowd.py tests/recipes tests/evaluation/test_metrics.py tests/plotting/test_artists.py \
@@ -33,10 +31,10 @@ demo: .venv/demo
 	$(BIN)/trajformer demo --out demo
 
 quick: .venv/dev
-	$(PYTEST) $(QUICK)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(QUICK)
 
 test: .venv/dev
-	$(PYTEST)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -38,13 +38,6 @@ for number, action in (
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 REAL_DATA_VARIABLE = "TRAJFORMER_REAL_DATA"
-# They run first, so that no process is left with a long file at the end.
-LONG_FILES = ("test_export.py", "test_ray.py", "test_uses.py", "test_compile.py", "test_ddp.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests: those of long files first."""
-    items.sort(key=lambda item: item.path.name not in LONG_FILES)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import add_forecasters, load_forecaster, sources
-from trajformer.cli.kept_parts import open_folder, parts_folder, remove_parts, run_kept_parts
+from trajformer.cli.kept_parts import open_json_folder, remove_parts, run_kept_parts
 from trajformer.cli.parsing import Parser, new_parser
 from trajformer.cli.parts import add_parts, has_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
@@ -57,13 +57,11 @@ def run(args: Namespace) -> None:
     # all are loaded before the first one is scored, so that an error costs no time
     loaded = [load_forecaster(args, source, "evaluate") for source in sources(args)]
     scorings = []
-    for number, (source, (scenes, predictor)) in enumerate(zip(sources(args), loaded, strict=True)):
+    for source, (scenes, predictor) in zip(sources(args), loaded, strict=True):
         if by_parts:
             assert source is not None  # an error of `load_forecaster`
-            folder = None
-            if args.json is not None:
-                folder = parts_folder(args.json.absolute()) / str(number)
-                open_folder(folder, args, source, batch_size=args.batch_size, rules=rules)
+            size = args.batch_size
+            folder = open_json_folder(args, len(scorings), source, batch_size=size, rules=rules)
             one = _evaluate_parts(args, source, scenes, predictor, rules, folder)
         else:
             size = args.batch_size

@@ -79,6 +79,20 @@ def open_folder(folder: Path, args: Namespace, source: Path | str, **options: ob
     write_atomically(path, text)
 
 
+def open_json_folder(
+    args: Namespace, number: int, source: Path | str, **options: object
+) -> Path | None:
+    """The folder of the parts of model or file `number` of --json, as `open_folder`.
+
+    None without --json: nothing is kept then.
+    """
+    if args.json is None:
+        return None
+    folder = parts_folder(args.json.absolute()) / str(number)
+    open_folder(folder, args, source, **options)
+    return folder
+
+
 def run_kept_parts(
     args: Namespace,
     source: Path | str | None,
@@ -119,5 +133,5 @@ def _read(path: Path, kind: type[Result]) -> Result:
 
     try:
         return kind.of(torch.load(path, weights_only=True))
-    except (OSError, RuntimeError, pickle.UnpicklingError, KeyError, TypeError) as error:
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, KeyError, TypeError) as error:
         raise TrajformerError(f"{path}: cannot be read; remove this file") from error

@@ -12,7 +12,7 @@ from data_prep.raw_scenes import RawScenes, scenes_of_raw
 from data_prep.readers.names import READERS
 from trajformer.cli.files import bars, check_outputs
 from trajformer.cli.forecasters import AGENT_CHOICES, warn_if_interrupted
-from trajformer.cli.kept_parts import open_folder, parts_folder, remove_parts, run_kept_parts
+from trajformer.cli.kept_parts import open_json_folder, remove_parts, run_kept_parts
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.parts import add_parts, has_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
@@ -90,11 +90,12 @@ def run(args: Namespace) -> None:
         files.append(args.against)
     scorings = []
     for number, path in enumerate(files):
-        run_parts: PartRunner | None = None
+        run_each: PartRunner | None = None
         if by_parts:
             assert isinstance(scenes, SceneStore)
-            run_parts = partial(_score_parts, args, scenes, _parts_folder(args, path, number))
-        scorings.append(read_file(args, scenes, path, bars(), run_parts))
+            folder = open_json_folder(args, number, path, rules=rules_of(args))
+            run_each = partial(_score_parts, args, scenes, folder)
+        scorings.append(read_file(args, scenes, path, bars(), run_each))
     baseline = None if args.against is None else scorings.pop()
     report(args, scenes, scorings, baseline)
     if by_parts:
@@ -102,15 +103,6 @@ def run(args: Namespace) -> None:
     if isinstance(scenes, RawScenes) and scenes.warnings:
         count = f"{len(scenes.warnings)} warnings about its scenes"
         warn(f"{scenes.root}: {count}, the first: {next(iter(scenes.warnings))}")
-
-
-def _parts_folder(args: Namespace, path: Path, number: int) -> Path | None:
-    """The folder that keeps the parts of a file of forecasts until --json is written."""
-    if args.json is None:
-        return None
-    folder = parts_folder(args.json.absolute()) / str(number)
-    open_folder(folder, args, path, rules=rules_of(args))
-    return folder
 
 
 def _score_parts(

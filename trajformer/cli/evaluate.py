@@ -56,7 +56,7 @@ def run(args: Namespace) -> None:
         raise TrajformerError(f"--checkpoint {' '.join(names)}: give different ones")
     # all are loaded before the first one is scored, so that an error costs no time
     loaded = [load_forecaster(args, source, "evaluate") for source in sources(args)]
-    scorings = []
+    scorings: list[Scoring] = []
     for source, (scenes, predictor) in zip(sources(args), loaded, strict=True):
         if by_parts:
             assert source is not None  # an error of `load_forecaster`

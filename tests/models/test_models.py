@@ -63,6 +63,9 @@ def test_contract(
 ) -> None:
     model = small_model(name)
     model.zero_grad()
+    if name.startswith("agentformer"):
+        # it takes any horizon, and forecasts step by step or in tokens of 4 steps, one by one
+        batch = batch.first_steps(8 if "tokens" in name else 4)
     check(model, batch)
 
 

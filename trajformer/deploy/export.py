@@ -15,7 +15,7 @@ import logging
 import subprocess
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -208,7 +208,8 @@ def _export(graph: Graph, given: Tensors) -> ExportedProgram:
     shapes: dict[str, Any] = {}
     for key in given:
         shapes[key] = dict.fromkeys(dynamic_axes(key), Dim.DYNAMIC)
-    return torch.export.export(graph.module, (given,), dynamic_shapes=(shapes,))
+    with _without_shape_cache():
+        return torch.export.export(graph.module, (given,), dynamic_shapes=(shapes,))
 
 
 def _random_operation(program: ExportedProgram) -> str:
@@ -299,6 +300,15 @@ def _cause(error: BaseException) -> str:
     if str(error).startswith("Constraints violated"):
         return "its operations fix the numbers of scenes, agents or polylines of the example"
     return f"{type(error).__name__}: {one_line(error, 160)}"
+
+
+def _without_shape_cache() -> AbstractContextManager[None]:
+    """No cache of the shapes of results.
+
+    Its entries depend on symbols, and to compute shapes from these takes longer than to find them
+    again: tracing is twice as fast without, and a conversion to ONNX takes a tenth less.
+    """
+    return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def ends(
     prepared = prepare_files(tmp_path_factory.mktemp("uses"))
     start_server()
     folder = tmp_path_factory.mktemp("cases")
-    pool = ThreadPoolExecutor(os.cpu_count())
+    pool = ThreadPoolExecutor((os.cpu_count() or 1) + 1)  # some cases wait for seconds
     futures = {}
     try:
         for number, case in enumerate(selected_cases(request)):

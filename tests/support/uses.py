@@ -269,7 +269,8 @@ def _redirect(descriptor: int, path: str) -> None:
 
 def start_server() -> None:
     """Start the process that is forked for each case; later calls do nothing."""
-    multiprocessing.set_forkserver_preload([*PRELOAD, "support.uses", *TABLES])
+    modules = [*PRELOAD, "support.uses", *TABLES, "support.frozen_objects"]
+    multiprocessing.set_forkserver_preload(modules)
     before = os.environ.copy()
     folders = (str(ROOT), str(ROOT / "tests"), str(ROOT / "tools"))
     os.environ |= environment(PYTHONPATH=os.pathsep.join(folders))

@@ -44,7 +44,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave the modules and tests, millions of objects, out of later collections of garbage."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,7 @@ def test_forecasts_and_scores_are_those_of_one_process(
     for name, more in {"local": (), "ray": ("--cluster", "ray")}.items():
         forecasts = ("--out", f"{name}.parquet", "--workers", 1 if name == "local" else 2)
         assert run("predict", *model, *forecasts, *more) == 0
-        # an actor more would import torch for seconds more
+        # every further actor imports torch, which takes seconds
         one = ("--workers", 1, *more)
         files = ("--json", f"{name}.json", "--csv", f"{name}.csv")
         assert run("evaluate", *model, "--details", "dynamics", *files, *one) == 0

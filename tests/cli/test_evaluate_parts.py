@@ -11,7 +11,7 @@ from support.cli import error_line, run
 from support.fixtures import argoverse1_folder
 from support.scenes import make_scene
 
-from trajformer.cli import kept_parts
+from trajformer.cli import kept_parts, parts
 from trajformer.cli.kept_parts import parts_folder
 from trajformer.cli.parts import Job
 from trajformer.evaluation.evaluate import evaluate
@@ -60,6 +60,13 @@ def test_metrics_are_the_same_for_any_number_of_processes(
     assert expected.metrics["num_agents"] == metrics["num_agents"] > 280
     for name in ("minADE6", "minFDE6", "MR6", "p99_jerk", "recorded_p99_acceleration"):
         assert metrics[name] == pytest.approx(expected.metrics[name], rel=1e-12)
+
+
+def test_one_worker_is_the_process_of_the_command(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(parts, "ProcessPoolExecutor")
+    files_of(store, tmp_path / "one", "--workers", 1)
 
 
 def test_scores_of_files_are_the_same_for_any_number_of_processes(

@@ -158,25 +158,14 @@ def _checked(result: Result | TrajformerError) -> Result:
     return result
 
 
-def _run_here(worker: _Worker, jobs: Mapping[Part, Job]) -> Iterator[tuple[Part, Result]]:
-    """Results of this process, which has its former number of threads afterwards."""
-    import torch
-
-    num_threads = torch.get_num_threads()
-    try:
-        for part, job in jobs.items():
-            yield part, _checked(worker.make(job, part))
-    finally:
-        torch.set_num_threads(num_threads)
-
-
 def _run_locally(
     args: Namespace, worker: _Worker, jobs: Mapping[Part, Job]
 ) -> Iterator[tuple[Part, Result]]:
-    """Results of processes of this machine; one process is this one, as a start takes seconds."""
+    """Results of processes of this machine."""
     num_processes = min(args.workers, len(jobs))
-    if num_processes == 1:
-        yield from _run_here(worker, jobs)
+    if num_processes == 1:  # the start of another process takes seconds
+        for part, job in jobs.items():
+            yield part, _checked(worker.make(job, part))
         return
     # Forking a process that has threads may deadlock.
     context = get_context("spawn")

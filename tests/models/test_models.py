@@ -40,7 +40,12 @@ from trajformer.models.wayformer import LatentConfig
 from trajformer.recipes.checkpoint import load_predictor
 from trajformer.scenes.store import SceneStore
 from trajformer.testing.models import CHECKS, LOSS_CHECKS, build_random, with_loss
-from trajformer.testing.training_checks import BFLOAT16_ROUNDING
+from trajformer.testing.training_checks import (
+    BFLOAT16_ROUNDING,
+    check_bfloat16,
+    check_device,
+    check_float16,
+)
 from trajformer.training.forecasting import TASK
 from trajformer.training.run import train
 
@@ -56,8 +61,42 @@ def small_model(name: str) -> Forecaster:
     return shallow(name)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", MODEL_CONFIGS)
+# Precision and devices depend on the operators, which many configs of a model share. So they are
+# checked for the configs of `training_cases`, and for these, whose operators differ. Devices are
+# checked for these only, because `test_device.py` trains the others on the simulated accelerator.
+OTHER_OPERATORS = {
+    "constant-velocity",
+    "constant-velocity-sampled",
+    "mmtransformer-neighbor-map",
+    "mmtransformer-appended",
+    "se2former",
+    "wayformer-early-multi_axis",
+    "wayformer-late-sequential",
+    "wayformer-late-interleaved-latents",
+    "spatial-channel-feature",
+    "agentformer",
+    "agentformer-road",
+    "scene-set-agents",
+}
+
+
+def contract_cases() -> list[Any]:
+    """Each config of a model with its checks."""
+    assert set(MODEL_CONFIGS) >= OTHER_OPERATORS
+    trained = {name for name, _ in training_cases()}
+    precise = OTHER_OPERATORS | trained
+    cases = []
+    for name in MODEL_CONFIGS:
+        for check in CHECKS:
+            if check in (check_bfloat16, check_float16) and name not in precise:
+                continue
+            if check is check_device and name not in OTHER_OPERATORS:
+                continue
+            cases.append(pytest.param(name, check, id=f"{name}-{check.__name__}"))
+    return cases
+
+
+@pytest.mark.parametrize(("name", "check"), contract_cases())
 def test_contract(
     name: str, check: Callable[[nn.Module, SceneBatch], None], batch: SceneBatch
 ) -> None:

@@ -247,6 +247,8 @@ def tables() -> list[Case]:
 def _child(use: str, folder: Path, pipe: Connection) -> None:
     """The process of a case: output to files next to its folder, preparation, and the command."""
     os.setsid()
+    # Modules that are compiled on a full disk would be incomplete for all later processes.
+    sys.dont_write_bytecode = True
     # a shell starts background jobs with an ignored Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the process ends with the tests

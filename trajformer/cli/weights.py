@@ -1,7 +1,7 @@
 """`trajformer weights`: convert published weights, or a checkpoint of a run.
 
 To add a layout of published weights, write a function `(StateDictReader, Options) -> Converted` and
-list it in `layouts`.
+list it in `LAYOUTS`. It returns a recipe or a model config, and a state dict.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from trajformer.core.weights import Converted, Options, StateDictReader
 
+    Reader = Callable[[StateDictReader, Options], Converted]
+
 MAX_LABEL_BYTES = 10_000_000
 RUN_LAYOUT = "trajformer"  # of checkpoints of a run
 
@@ -30,43 +32,59 @@ RUN_LAYOUT = "trajformer"  # of checkpoints of a run
 class Layout(NamedTuple):
     """A published format.
 
-    `summary` names the source and assumptions that the shapes do not show. `read` returns a recipe
-    or a model config, and a state dict.
+    `summary` names the source and assumptions that the shapes do not show. `find` imports and
+    returns the function that reads the format.
     """
 
     summary: str
-    read: Callable[[StateDictReader, Options], Converted]
+    find: Callable[[], Reader]
 
 
-def layouts() -> dict[str, Layout]:
-    """Published formats by name. Models are imported here, so that other commands start faster."""
-    from trajformer.heads import weights as heads
-    from trajformer.models.agentformer import weights as agentformer
+def _heads() -> Any:
+    """Readers of the reference heads. Their import takes seconds."""
+    from trajformer.heads import weights
 
-    return {
-        "attention_is_all_you_need": Layout(
-            "Transformer of attention-is-all-you-need-pytorch (8 heads)",
-            heads.attention_is_all_you_need,
-        ),
-        "timm_vit": Layout("VisionTransformer of timm (64 channels per head)", heads.timm_vit),
-        "hf_vit": Layout(
-            "ViTForImageClassification of Hugging Face (64 channels per head)", heads.hf_vit
-        ),
-        "facebook_detr": Layout(
-            "DETR of its authors, with ResNet-50 or -101 (8 heads)", heads.facebook_detr
-        ),
-        "facebook_detr_dc5": Layout("the same with a dilated last stage", heads.facebook_detr_dc5),
-        "hf_detr": Layout("DetrForObjectDetection of Hugging Face (8 heads)", heads.hf_detr),
-        "agentformer": Layout(
-            "AgentFormer of its authors, first stage: hotel, univ, zara2 (8 heads)",
-            agentformer.agentformer,
-        ),
-        "agentformer_eth": Layout("the same for eth, in units of 2 m", agentformer.agentformer_eth),
-        "agentformer_zara1": Layout(
-            "the same for zara1, with positions relative to the last ones",
-            agentformer.agentformer_zara1,
-        ),
-    }
+    return weights
+
+
+def _agentformer() -> Any:
+    """Readers of AgentFormer."""
+    from trajformer.models.agentformer import weights
+
+    return weights
+
+
+LAYOUTS = {
+    "attention_is_all_you_need": Layout(
+        "Transformer of attention-is-all-you-need-pytorch (8 heads)",
+        lambda: _heads().attention_is_all_you_need,
+    ),
+    "timm_vit": Layout(
+        "VisionTransformer of timm (64 channels per head)", lambda: _heads().timm_vit
+    ),
+    "hf_vit": Layout(
+        "ViTForImageClassification of Hugging Face (64 channels per head)",
+        lambda: _heads().hf_vit,
+    ),
+    "facebook_detr": Layout(
+        "DETR of its authors, with ResNet-50 or -101 (8 heads)", lambda: _heads().facebook_detr
+    ),
+    "facebook_detr_dc5": Layout(
+        "the same with a dilated last stage", lambda: _heads().facebook_detr_dc5
+    ),
+    "hf_detr": Layout("DetrForObjectDetection of Hugging Face (8 heads)", lambda: _heads().hf_detr),
+    "agentformer": Layout(
+        "AgentFormer of its authors, first stage: hotel, univ, zara2 (8 heads)",
+        lambda: _agentformer().agentformer,
+    ),
+    "agentformer_eth": Layout(
+        "the same for eth, in units of 2 m", lambda: _agentformer().agentformer_eth
+    ),
+    "agentformer_zara1": Layout(
+        "the same for zara1, with positions relative to the last ones",
+        lambda: _agentformer().agentformer_zara1,
+    ),
+}
 
 
 def parser() -> Parser:
@@ -77,7 +95,7 @@ def parser() -> Parser:
         "given; otherwise nothing is written."
     )
     summaries = {RUN_LAYOUT: "a checkpoint of a run"}
-    summaries |= {name: layout.summary for name, layout in layouts().items()}
+    summaries |= {name: layout.summary for name, layout in LAYOUTS.items()}
     made.add_argument("action", choices=("convert",), help="the action")
     made.add_argument(
         "layout",
@@ -133,7 +151,7 @@ def convert(layout: str, path: Path, options: Options) -> tuple[Any, dict[str, T
 
     source = read_state_dict(path)
     try:
-        recipe, weights = layouts()[layout].read(source, options)
+        recipe, weights = LAYOUTS[layout].find()(source, options)
     except ConfigError as error:
         raise CheckpointError(f"{path}: sizes do not fit together: {error}") from error
     source.check_all_used()

@@ -72,3 +72,20 @@ def test_refused_cuts(store: Path, tmp_path: Path) -> None:
         cut(store, tmp_path / "parts", side_m=100.0)
     with pytest.raises(TrajformerError, match="one part"):
         cut(store, tmp_path / "one", side_m=1e6)
+
+
+def test_another_split_and_other_squares(scenes: list[Scene], tmp_path: Path) -> None:
+    path = tmp_path / "all"
+    others = [replace(scene, split="val_official") for scene in scenes]
+    write_shard(shard_path(path, "val_official", 0), others, ShardInfo("synthetic", "val_official"))
+    held_out: list[str] = []
+    for sixth in range(6):
+        parts = tmp_path / f"parts{sixth}"
+        try:
+            cut(path, parts, side_m=100.0, split="val_official", sixths=[sixth])
+        except TrajformerError as error:
+            assert "one part" in str(error)
+            continue
+        held_out += ids(list(SceneStore(parts, "val")))
+        assert SceneStore(parts, "val")[0].split == "val_official.val"
+    assert sorted(held_out) == ids(scenes)

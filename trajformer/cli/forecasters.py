@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trajformer.cli.parsing import BatchSize, Parser, PositiveInt, add_accelerator, add_overwrite
 from trajformer.cli.proposals import proposal
+from trajformer.cli.splits import SPLIT_HELP, default_split
 from trajformer.errors import TrajformerError
 from trajformer.scenes.manifest import MANIFEST
 from trajformer.scenes.spec import warn
@@ -47,7 +48,7 @@ def _add_scenes(parser: Parser, agents: tuple[str, ...]) -> None:
     parser.add_argument(
         "--store", type=Path, required=True, help="folder made by `trajformer preprocess`"
     )
-    parser.add_argument("--split", default="val", help="split of the store")
+    parser.add_argument("--split", help=SPLIT_HELP)
     add_batch_size(parser)
     choice = "those that the data set scores, its focal agent"
     if "moving" in agents:
@@ -126,6 +127,7 @@ def load_forecaster(
     from trajformer.recipes.checkpoint import load_predictor, pick_device
     from trajformer.scenes.store import SceneStore
 
+    args.split = args.split or default_split(args.store)  # also for the processes of `--workers`
     if source is None:
         scenes = SceneStore(args.store, args.split)
         raise TrajformerError(f"give --checkpoint or --model; {proposal(scenes, command)}")

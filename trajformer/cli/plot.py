@@ -23,6 +23,7 @@ from trajformer.cli.parsing import (
     new_parser,
 )
 from trajformer.cli.proposals import proposal
+from trajformer.cli.splits import DEFAULT_SPLIT, default_split
 from trajformer.errors import TrajformerError, TrajformerWarning
 from trajformer.scenes.spec import DataSpec, check_scenes, same_split
 from trajformer.scenes.store import SceneStore, store_splits
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from trajformer.plotting.scene import PictureOptions
 
 DEFAULT_COUNT = 8  # pictures
-DEFAULT_SPLIT = "val"
 COLOR_BY = ("agent", "type", "world")
 FORMATS = ("png", "svg", "pdf")
 ANIMATED = ("gif", "mp4", "webm")
@@ -298,7 +298,7 @@ def split_of(store: Path, scene_ids: list[str], preferred: str | None = None) ->
     preferred = preferred or DEFAULT_SPLIT
     splits = store_splits(store)
     if not scene_ids or not splits:
-        return splits[0] if len(splits) == 1 else DEFAULT_SPLIT
+        return default_split(store)
     counts = {split: len(SceneStore(store, split).indices(scene_ids)) for split in splits}
     if not any(counts.values()):
         names = ", ".join(splits)

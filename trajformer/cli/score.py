@@ -16,6 +16,7 @@ from trajformer.cli.kept_parts import open_json_folder, remove_parts, run_kept_p
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.parts import add_parts, has_parts
 from trajformer.cli.results import add_results, groups_by, read_file, report, rules_of
+from trajformer.cli.splits import DEFAULT_SPLIT, SPLIT_HELP, default_split
 from trajformer.errors import TrajformerError
 from trajformer.evaluation.parts import Part, Slice
 from trajformer.scenes.spec import warn
@@ -57,7 +58,7 @@ def add_forecasts(made: Parser) -> None:
         metavar=("SOURCE", "RAW"),
         help="raw data without a store: a data set of `trajformer preprocess`, and its folder",
     )
-    made.add_argument("--split", default="val", help="split of the store or the raw data")
+    made.add_argument("--split", help=SPLIT_HELP)
     made.add_argument(
         "--agents",
         choices=AGENT_CHOICES,
@@ -137,8 +138,10 @@ def recorded_scenes(args: Namespace) -> SceneStore | RawScenes:
     """
     if args.store is not None:
         warn_if_interrupted(args.store)
+        args.split = args.split or default_split(args.store)
         return SceneStore(args.store, args.split)
     source, raw = args.raw
+    args.split = args.split or DEFAULT_SPLIT
     if source not in READERS:
         raise TrajformerError(f"--raw {source}: expected one of {', '.join(READERS)}")
     try:

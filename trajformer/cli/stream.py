@@ -13,6 +13,7 @@ from trajformer.cli.files import check_outputs
 from trajformer.cli.forecasters import CHECKPOINT_HELP, add_threads, set_threads
 from trajformer.cli.parsing import Parser, add_overwrite, new_parser
 from trajformer.cli.replay import Recording, recordings_of_logs, recordings_of_store
+from trajformer.cli.splits import SPLIT_HELP, default_split
 from trajformer.errors import TrajformerError
 from trajformer.scenes.spec import DataSpec, check_scenes
 
@@ -35,7 +36,7 @@ def parser() -> Parser:
     made.add_argument(
         "recordings", type=Path, help="store of `trajformer preprocess`, or folder of sensor logs"
     )
-    made.add_argument("--split", default="val", help="split of a store")
+    made.add_argument("--split", help=SPLIT_HELP)
     made.add_argument("--checkpoint", type=Path, required=True, help=CHECKPOINT_HELP)
     made.add_argument(
         "--realtime", action="store_true", help="wait for the time of each step, as a vehicle does"
@@ -78,7 +79,7 @@ def _recordings(args: Namespace, forecaster: "OnlineForecaster") -> Iterator[Rec
     root = args.recordings
     if not any(root.glob("*/*.arrow")):
         return recordings_of_logs(root)
-    scenes = SceneStore(root, args.split)
+    scenes = SceneStore(root, args.split or default_split(root))
     if len(scenes):
         period_s, num_history, num_future = forecaster.clock
         model = DataSpec(

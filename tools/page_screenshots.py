@@ -160,9 +160,9 @@ def take_report(browser: Any, folder: Path, out: Path) -> Path:
 
 
 def with_few_colors(picture: Image.Image) -> Image.Image:
-    """The picture with 256 colors: the most frequent ones unchanged, such as those of panels.
+    """The picture with 256 colors: the most frequent ones unchanged, such as the colors of panels.
 
-    The others are chosen to keep rare colors, such as that of the recording vehicle.
+    The others are chosen to keep rare colors, such as the color of the recording vehicle.
     """
     counts = picture.getcolors(picture.width * picture.height) or []
     frequent = [color for _, color in sorted(counts, reverse=True)[:NUM_EXACT_COLORS]]

@@ -1,5 +1,6 @@
 """`trajformer stream` on a store and on sensor logs."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_a_store_gives_the_file_of_predict(
         assert set(by_track) == {track.track_id for track in tracks}
         for track in tracks:
             assert by_track[track.track_id].position == pytest.approx(track.position, abs=2e-4)
+
+
+def test_the_only_split_needs_no_option(
+    store: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(store / "train", tmp_path / "own" / "train")
+    assert run("stream", tmp_path / "own", "--checkpoint", checkpoint) == 0
+    assert "updates of 4 recordings" in capsys.readouterr().out
 
 
 FORECAST = """

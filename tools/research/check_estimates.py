@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Errors of estimated velocities and headings.")
     parser.add_argument("store")
     parser.add_argument("splits", nargs="+")
-    parser.add_argument("--noise", action="store_true", help="add noise like that of Argoverse 1")
+    parser.add_argument("--noise", action="store_true", help="add noise as in Argoverse 1")
     args = parser.parse_args()
     rng = None
     if args.noise:

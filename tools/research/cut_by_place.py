@@ -9,7 +9,7 @@ half of the squares to `val`, chosen by a checksum of their names, the others to
 differ in their number of scenes: on the sample of Argoverse 1, `val` has 1,284 and `train` 6,106.
 Choices are made on this `val`; 92 % of it is from one of two cities, so both are counted the same
 (`trajformer evaluate --by city`). Scenes state their origin: their split is `train.train` or
-`train.val`. The second command holds out 1,155 of the 6,037 scenes of another split.
+`train.val`. The second command holds out 1,155 of the 6,037 scenes of `val_official`.
 """
 
 import argparse

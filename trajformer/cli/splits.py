@@ -5,7 +5,7 @@ from pathlib import Path
 from trajformer.scenes.manifest import store_splits
 
 DEFAULT_SPLIT = "val"
-SPLIT_HELP = f"split of the store; default: its only one, or {DEFAULT_SPLIT}"
+SPLIT_HELP = f"default: the only split of the store, or {DEFAULT_SPLIT}"
 
 
 def default_split(store: Path) -> str:
